@@ -1,6 +1,9 @@
 // Reads a peer's clock as ours. Frames take a while, never less than nothing, so the least difference between arrival
 // and sending is the best guess; a window forgets it again, because clocks drift. What is left in the guess is the
 // quickest way of the wire, some tens of microseconds: instants of a peer come out that much too late.
+//
+// A monotonic clock stands still while its machine is suspended or its virtual machine paused. A host that slept sees all
+// other clocks far ahead, and others see its own far behind. What was known before is forgotten then.
 #pragma once
 
 #include <algorithm>
@@ -13,24 +16,21 @@ namespace dthrottle {
 
 class ClockOffset {
  public:
-  // Something sent at `theirs` came at `ours`. False, and passed over, if that clock would suddenly be far ahead. A
-  // host that slept sees all other clocks so; the third time in a row it is believed, and what was known before is
-  // forgotten.
+  // Something sent at `theirs` came at `ours`. False, and passed over, if that clock would suddenly be far ahead. The
+  // third time in a row it is believed: this host has slept. The other one has if its clock is far behind for three
+  // seconds, by the same within one. The delay of a slow way goes up and down, or is shorter.
   bool Add(Instant theirs, Instant ours) {
     std::int64_t difference;
     if (__builtin_sub_overflow(Count(ours), Count(theirs), &difference)) difference = kKnownMax;
     difference = std::min(difference, kKnownMax);
-    std::int64_t least;
-    if (__builtin_sub_overflow(std::min(before_, recent_), kAheadMax.count(), &least)) least = kLeast;
-    const bool ahead = known() && difference < least;
-    if (!ahead) {
-      ahead_ = 0;
-    } else if (++ahead_ < kAheadTimes) {
-      return false;
-    } else {
+    const std::int64_t least = std::min(before_, recent_);
+    const bool ahead = known() && IsBeyond(least, difference, kAheadMax);
+    if (ahead && ++ahead_ < kTimes) return false;
+    if (ahead || HasSlept(difference, known() && IsBeyond(difference, least, kBehindMax), ours)) {
       before_ = recent_ = kUnknown;
-      ahead_ = 0;
+      behind_ = 0;
     }
+    ahead_ = 0;
     if (ours - since_ >= kHalfWindow || !known()) {
       before_ = ours - since_ < 2 * kHalfWindow ? recent_ : kUnknown;
       recent_ = difference;
@@ -57,15 +57,37 @@ class ClockOffset {
  private:
   static constexpr Duration kHalfWindow = std::chrono::minutes(5), kAgeMax = std::chrono::hours(24);
   static constexpr Duration kAheadMax = std::chrono::seconds(5);
-  static constexpr int kAheadTimes = 3;
+  static constexpr Duration kBehindMax = std::chrono::seconds(3), kBehindFor = kBehindMax;
+  static constexpr Duration kSame = std::chrono::seconds(1);
+  static constexpr int kTimes = 3;    // in a row
   static constexpr std::int64_t kUnknown = std::numeric_limits<std::int64_t>::max(), kKnownMax = kUnknown - 1;
-  static constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();
 
   static std::int64_t Count(Instant t) { return t.time_since_epoch().count(); }
 
+  // Whether a exceeds b by more than that.
+  static bool IsBeyond(std::int64_t a, std::int64_t b, Duration most) {
+    std::int64_t beyond;
+    return __builtin_sub_overflow(a, b, &beyond) ? a > b : beyond > most.count();
+  }
+
+  bool HasSlept(std::int64_t difference, bool behind, Instant ours) {
+    if (!behind) {
+      behind_ = 0;
+    } else if (behind_ == 0 || IsBeyond(difference, slept_, kSame) || IsBeyond(slept_, difference, kSame)) {
+      behind_ = 1;
+      slept_ = difference;
+      behind_since_ = ours;
+    } else {
+      ++behind_;
+    }
+    return behind_ >= kTimes && ours - behind_since_ >= kBehindFor;
+  }
+
   std::int64_t before_ = kUnknown, recent_ = kUnknown;    // nanoseconds from their clock to ours, by half window
   Instant since_{};                                       // of the recent half
-  int ahead_ = 0;                                         // how often in a row it was far ahead
+  int ahead_ = 0, behind_ = 0;                            // how often in a row it was far ahead, or far behind
+  std::int64_t slept_ = 0;                                // the difference when it was behind first
+  Instant behind_since_{};
 };
 
 }    // namespace dthrottle

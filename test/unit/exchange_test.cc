@@ -110,6 +110,36 @@ TEST_CASE("a peer's clock is read by the frames that came quickest, and forgotte
   CHECK(clock.ToOurs(Instant::min(), ours) == ours - 24h);
 }
 
+TEST_CASE("a peer's clock that stood still is read anew once all from it is late by the same for three seconds") {
+  ClockOffset clock;
+  const Instant ours = FromNanoseconds(0) + 1000s, theirs = FromNanoseconds(0) + 10s;
+  clock.Add(theirs, ours);
+  Duration t = 1s;
+  for (; t < 4s; t += 500ms) {
+    CHECK(clock.Add(theirs + t, ours + 20s + t));
+    CHECK(clock.ToOurs(theirs + t, ours + 20s + t) == ours + t);
+  }
+  clock.Add(theirs + t, ours + 20s + t);
+  CHECK(clock.ToOurs(theirs + t, ours + 20s + t) == ours + 20s + t);
+  clock.Add(Instant::max(), ours + 30s);
+  for (int i = 0; i < 9; ++i) clock.Add(Instant::min(), ours + 40s + i * 1s);
+  CHECK(clock.ToOurs(Instant::min(), ours + 50s) <= ours + 50s);
+}
+
+TEST_CASE("a way that is slow for a while makes a peer's hits no newer") {
+  const Instant ours = FromNanoseconds(0) + 1000s, theirs = FromNanoseconds(0) + 10s;
+  const auto late = GENERATE(as<Duration (*)(Duration)>(), [](Duration) -> Duration { return 2s; },    // a queue
+                             [](Duration t) { return std::max<Duration>(30s - t * 3 / 4, 0s); },       // what waited
+                             [](Duration t) { return t; },                                             // ever longer
+                             [](Duration t) -> Duration { return (t / 500ms) % 5 == 0 ? 0s : 10s; });
+  ClockOffset clock;
+  clock.Add(theirs, ours);
+  for (Duration t = 500ms; t < 1min; t += 500ms) {
+    CHECK(clock.Add(theirs + t, ours + t + late(t)));
+    CHECK(clock.ToOurs(theirs + t, ours + t + late(t)) == ours + t);
+  }
+}
+
 TEST_CASE("links are found by their ids, in whatever order they come and go, and stay where they are") {
   Prng prng(1);
   Links links;
