@@ -89,6 +89,7 @@ struct FromPeers {
   std::uint64_t hosts = 0;      // of levels: in the fleet; of debits between sites: in that site; 0: not said
   std::shared_ptr<const Owners> owners{};
   bool awaits_tags = false;    // of owners
+  Duration period{};           // of debits and levels: between two reports of the peer, as it says
 };
 
 using ToPeersRing = SpscRing<ToPeers>;

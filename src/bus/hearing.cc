@@ -165,6 +165,7 @@ void Hearing::Take(Peer& peer, std::size_t bytes, Instant now) {
     item.stream = core_.options.counted->NameOf(peer.name, peer.incarnation, peer.heard_epoch);
   }
   item.hosts = in.hosts;
+  item.period = peer.period;
   core_.to_limiter.Push(std::move(item));
 }
 

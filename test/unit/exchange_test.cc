@@ -260,6 +260,7 @@ TEST_CASE("hits cross, by the clock of who hears of them") {
   CHECK(debits.to >= served);
   CHECK(debits.to <= served + 12ms);
   CHECK(debits.to - debits.from == 1s);
+  CHECK(debits.period == 1s);
   CHECK(net.a_at_b().age <= 2ms);
 }
 

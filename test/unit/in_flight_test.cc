@@ -56,11 +56,13 @@ struct Peer {
     }
     return said;
   }
-  void Hear(const std::vector<ToPeers>& items, std::uint32_t peer, Instant now) {
+  void Hear(const std::vector<ToPeers>& items, std::uint32_t peer, Instant now, Duration period = kPeriod,
+            FromPeers::Kind kind = FromPeers::Kind::kDebits) {
     for (const ToPeers& item : items) {
       FromPeers debits;
-      debits.kind = FromPeers::Kind::kDebits;
+      debits.kind = kind;
       debits.peer = peer;
+      debits.period = period;
       debits.from = item.from;
       debits.to = item.to;
       debits.entries = item.entries;
@@ -103,6 +105,24 @@ TEST_CASE("places: a host that dies gives them back after its lease and not befo
   b.Hear(a.Says(kNow), 0, kNow + 20ms);
   CHECK_FALSE(b.Enters("job", kNow + kLease - 1ns));
   CHECK(b.EntersAll("job", kNow + kLease) == 5);
+}
+
+TEST_CASE("places: a peer or an owner that reports more rarely is believed for its own periods, and for no hour") {
+  Peer a(kJobs);
+  CHECK(a.EntersAll("job", kNow) == 5);
+  const std::vector<ToPeers> said = a.Says(kNow);
+  const auto holds_until = [&](Duration period, FromPeers::Kind kind) {
+    Peer b(kJobs);
+    b.Hear(said, 0, kNow, period, kind);
+    Instant now = kNow;
+    while (!b.Enters("job", now)) now += 1s;
+    return now - kNow;
+  };
+  CHECK(holds_until(100ms, FromPeers::Kind::kDebits) == kLease);
+  CHECK(holds_until(30s, FromPeers::Kind::kDebits) == 90s);
+  CHECK(holds_until(1h, FromPeers::Kind::kDebits) == 15min);
+  CHECK(holds_until(100ms, FromPeers::Kind::kNear) == 4 * kPeriod);
+  CHECK(holds_until(30s, FromPeers::Kind::kNear) == 2min);
 }
 
 TEST_CASE("places: they are told in each period, so a host that lives keeps them and one that comes hears of them") {

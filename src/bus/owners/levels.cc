@@ -88,6 +88,7 @@ void Levels::OnLevels(Peer& owner, std::size_t bytes, Instant now) {
   FromPeers item{FromPeers::Kind::kNear, to, to, 0, {}, owner.number};
   item.owner = static_cast<std::uint32_t>(*which);
   item.life = in.incarnation;
+  item.period = owner.period;
   if (in.kind == MessageKind::kNear) {
     if (in.entries.empty()) return;
     item.entries = std::move(in.entries);

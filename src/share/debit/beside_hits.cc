@@ -10,6 +10,15 @@
 
 namespace dthrottle {
 
+namespace {
+
+// How long what a peer says of places counts: so long its reports may be lost.
+Duration PlacesBelief(Duration period) {
+  return std::max<Duration>(kReachPeriods * period, std::chrono::seconds(1));
+}
+
+}    // namespace
+
 // ---- Telling ----
 
 void BesideHits::WatchTags(const std::function<void()>& wake) {
@@ -107,7 +116,7 @@ bool BesideHits::Hear(const Entries& entries, const ToldEntry& told, HeardPeer& 
     HearRefusals(told, peer, refusals, now);
   } else if (const auto places = entries.places(entry)) {
     const std::uint32_t of = speaker.abroad ? Gauges::Site(speaker.number) : speaker.number;
-    HearPlaces(told, peer, of, *places, std::min(to, now) + Belief(speaker), now);
+    HearPlaces(told, peer, of, *places, std::min(to, now) + PlacesBelief(PeriodOf(peer)), now);
   } else if (const auto word = entries.quota(entry)) {
     HearQuota(told, peer, *word, now);
   } else if (const auto member = entries.member(entry)) {
@@ -146,10 +155,9 @@ void BesideHits::HearRefusals(const ToldEntry& told, HeardPeer& peer, std::uint6
   if (OwnsHere(core_, told.tag) && may_penalize()) core_.penalties.BeginHeard(told.tag, told.hash, terms, now);
 }
 
-// How long what it says of places counts: so long its reports may be lost.
-Duration BesideHits::Belief(const Speaker& speaker) const {
-  const Duration period = std::max(speaker.period, ToDuration(core_.window));
-  return std::max<Duration>(kReachPeriods * period, std::chrono::seconds(1));
+// It says again in each of its own periods what still holds.
+Duration BesideHits::PeriodOf(const HeardPeer& peer) const {
+  return std::max(peer.period, ToDuration(core_.window));
 }
 
 // All places of a tag are taken at most.
@@ -187,7 +195,7 @@ bool BesideHits::HearOwner(const Entries& entries, const ToldEntry& told, HeardP
     Quotas* const quotas = QuotasFor(told, peer, now);
     if (quotas != nullptr) quotas->HearOwner(told.tag, told.hash, core_.limit(told.index), *word, peer.number, now);
   } else if (const auto places = entries.places(told.entry)) {
-    const Instant until = std::min(to, now) + OwnersHeard::Belief(ToDuration(core_.window));
+    const Instant until = std::min(to, now) + OwnersHeard::Belief(PeriodOf(peer));
     if (!everybody || !core_.gauges->IsHere(told.hash)) HearPlaces(told, peer, Gauges::kOwner, *places, until, now);
   } else if (const auto member = entries.member(told.entry)) {
     core_.among->HearOwner(told.hash, *member, now);

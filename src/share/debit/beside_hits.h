@@ -58,7 +58,7 @@ class BesideHits {
   void TellPlacesAgain();
   bool MayPenalize(const ToldEntry& told, HeardPeer& peer, Instant now);
   void HearRefusals(const ToldEntry& told, HeardPeer& peer, std::uint64_t refusals, Instant now);
-  Duration Belief(const Speaker& speaker) const;
+  Duration PeriodOf(const HeardPeer& peer) const;
   void HearPlaces(const ToldEntry& told, HeardPeer& peer, std::uint32_t of, std::uint64_t places, Instant until,
                   Instant now);
   void HearQuota(const ToldEntry& told, HeardPeer& peer, const QuotaWord& word, Instant now);

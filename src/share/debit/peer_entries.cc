@@ -20,6 +20,7 @@ HeardPeer& PeerEntries::Of(const Speaker& speaker) {
     const auto number = static_cast<std::uint32_t>(heard.size());
     heard.push_back({number, PeerCeilings::Room(new_tags_max_), PeerCeilings::Room(penalties_max())});
   }
+  heard[speaker.number].period = speaker.period;
   return heard[speaker.number];
 }
 

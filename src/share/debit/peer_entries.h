@@ -24,6 +24,7 @@ struct HeardPeer {
   std::uint32_t number;
   Allowance new_tags, penalties;
   PeerMergeCounts counts{};
+  Duration period{};    // of its reports, if it is longer than this host's
 };
 
 // An entry and the bucket that it is about, with the shard locked.
@@ -56,6 +57,7 @@ class PeerEntries {
   // The most that a tag can owe, in ticks.
   Ticks MaxDebt(const Limit& limit) const;
 
+  // The peer, which says something now.
   HeardPeer& Of(const Speaker& speaker);
   // The peer names a tag that is new here. False, and counted: it has named too many.
   bool MayName(HeardPeer& peer, Instant now);

@@ -47,7 +47,7 @@ void SaidBuckets::MergeOne(const ToldEntry& told, Instant at, Instant now) {
 // ---- What owners say ----
 
 void SaidBuckets::Adopt(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant counted,
-                        Instant reported, Instant now, std::uint32_t owner) {
+                        Instant reported, Instant now, const Speaker& owner) {
   HeardPeer& heard = peers_.Of(owner);
   peers_.ForEach(entries, first, n, Source::kPeer, now, [&](const ToldEntry& told) {
     if (beside_.HearOwner(entries, told, heard, false, at, now)) return;
@@ -118,7 +118,7 @@ void SaidBuckets::DebitOwn(const Entries& entries, std::size_t first, std::size_
 }
 
 void SaidBuckets::HearNear(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now,
-                           std::uint32_t owner) {
+                           const Speaker& owner) {
   HeardPeer& heard = peers_.Of(owner);
   peers_.ForEach(entries, first, n, Source::kPeer, now, [&](const ToldEntry& told) {
     if (const auto left = entries.penalty(told.entry)) {

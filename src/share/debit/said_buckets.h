@@ -22,10 +22,11 @@ class SaidBuckets {
   // Takes over entries [first, first + n) of what the owner of the tags has as of `at`, with everything that this host
   // had reported until `counted`. All hits but those of watched tags were reported until `reported`.
   void Adopt(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant counted, Instant reported,
-             Instant now, std::uint32_t owner);
+             Instant now, const Speaker& owner);
   // Likewise where tags are near their limit, which is for hosts that have not named them lately.
   // It hears of penalties too, of which everybody is told. Both hear of quotas and places.
-  void HearNear(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now, std::uint32_t owner);
+  void HearNear(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now,
+                const Speaker& owner);
   // This host owns the tags from now on: takes over entries [first, first + n) of what their owner had as of `at`,
   // whatever is known here but hits that no report has carried yet. Adds the hashes of the tags to `taken`.
   void TakeOver(const Entries& entries, std::size_t first, std::size_t n, Instant at, std::vector<std::uint64_t>& taken,

@@ -210,9 +210,10 @@ void Sharing::Merge(std::size_t n, Instant now) {
   const FromPeers& in = incoming_;
   const bool of_owner = in.kind == FromPeers::Kind::kLevels || in.kind == FromPeers::Kind::kNear;
   if (of_owner && merged_ == 0) ownership_.Heard(in.owner, in.life, period_, now);
+  const Speaker peer(in.peer, in.period);
   switch (in.kind) {
     case FromPeers::Kind::kLevels:
-      return debits_.buckets().Adopt(in.entries, merged_, n, in.to, in.from, collecting_.until(), now, in.peer);
+      return debits_.buckets().Adopt(in.entries, merged_, n, in.to, in.from, collecting_.until(), now, peer);
     case FromPeers::Kind::kHandover:
       taken_at_ = now;
       return debits_.buckets().TakeOver(in.entries, merged_, n, in.to, taken_, now);
@@ -220,11 +221,11 @@ void Sharing::Merge(std::size_t n, Instant now) {
       if (merged_ == 0) std::sort(taken_.begin(), taken_.end());
       return debits_.buckets().DebitOwn(in.entries, merged_, n, in.from, in.to, taken_, now);
     case FromPeers::Kind::kNear:
-      return debits_.buckets().HearNear(in.entries, merged_, n, in.to, now, in.peer);
+      return debits_.buckets().HearNear(in.entries, merged_, n, in.to, now, peer);
     case FromPeers::Kind::kDebits:
-      debits_.Debit(in.entries, merged_, n, in.from, in.to, now, in.peer);
+      debits_.Debit(in.entries, merged_, n, in.from, in.to, now, peer);
       if (const auto observer = ways_.core().observed.observer()) {
-        observer->Heard(in.entries, merged_, n, in.from, in.to, in.peer, now);
+        observer->Heard(in.entries, merged_, n, in.from, in.to, peer, now);
       }
       if (owning() != nullptr) ownership_.owning()->Named(in.entries, merged_, n, in.peer, in.to, now);
       return;

@@ -1,6 +1,8 @@
 // What a peer said of one tag in a report, and what this host makes of it.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <optional>
 
@@ -14,7 +16,10 @@ inline constexpr int kReachPeriods = 3;
 
 // The party that says that hits were served: a peer, or another site of all its hosts.
 struct Speaker {
-  Speaker(std::uint32_t peer = 0) : number(peer) {}
+  // The longest that settings allow: a peer may say an hour.
+  static constexpr Duration kPeriodMax = std::chrono::minutes(5);
+
+  Speaker(std::uint32_t peer = 0, Duration said = {}) : number(peer), period(std::min(said, kPeriodMax)) {}
   static Speaker Site(std::uint32_t site, std::uint64_t hosts, Duration period) {
     Speaker speaker(site);
     speaker.abroad = true, speaker.hosts = hosts, speaker.period = period;
@@ -27,7 +32,7 @@ struct Speaker {
   std::uint32_t number;
   bool abroad = false;
   std::uint64_t hosts = 1;
-  Duration period{};    // of its reports, if it is longer than this host's
+  Duration period;    // of its reports, if it is longer than this host's
 };
 
 struct PeerWord {
