@@ -196,9 +196,20 @@ struct Exchange::State {
   }
 
   // The host that has this name now keeps it. Both are to know.
-  void RefuseNamesake(const Route& route, Instant now) {
+  void RefuseNamesake(const Route& route, std::uint64_t number, Instant now) {
     if (Peer* const peer = members.Linked(core.in.sender)) peer->link->status.reason = "two hosts have its name";
-    core.Refuse(route, "another host has your name", core.in.snapshot, now);
+    core.Refuse(route, "another host has your name", number, now);
+  }
+
+  void OnRefusal(Link& link, Instant now) {
+    const Message& in = core.in;
+    if (in.snapshot == ExchangeCore::kUnasked) {    // the answer to a hello says whether this host is meant
+      if (link.peer != nullptr) members.Hasten(link);
+    } else if (in.snapshot != 0 && in.snapshot != link.hello) {
+      if (!recovering.OnRefusal(link, now)) joining.OnRefusal(link, now);
+    } else if (link.awaiting) {    // else it refuses something that is over
+      members.Refuse(link, in.text);    // a host of another version cannot read the number of what it refuses
+    }
   }
 
   // The link, or without one that of the host of a proven name; null: there is none.
@@ -375,14 +386,7 @@ void Exchange::HearDecoded(Link& at, std::string_view frame, Instant now) {
   const Message& in = s.core.in;
   Link* const link = &at;
   const LinkId id = at.status.link;
-  if (in.kind == MessageKind::kRefusal) {
-    // A host of another version cannot read the number of what it refuses.
-    if (in.snapshot != 0 && in.snapshot != link->hello) {
-      return s.recovering.OnRefusal(*link, now) ? void() : s.joining.OnRefusal(*link, now);
-    }
-    if (link->awaiting) s.members.Refuse(*link, in.text);    // else it refuses something that is over
-    return;
-  }
+  if (in.kind == MessageKind::kRefusal) return s.OnRefusal(*link, now);
   if (in.incarnation == 0 || in.sender.empty()) {
     ++counts.junk;
     return;
@@ -450,6 +454,7 @@ void Exchange::OnRequest(const Route& route, std::string_view identity, std::str
   Link* const link = s.LinkOf(in.sender, route);
   if (link == nullptr) return s.LinkCaller(route, now);    // it calls, and what it says now will be asked for again
   if (!s.joining.TakesFrom(link->status.link) && !s.TakesFrame(*link, now)) return;
+  if (s.two_way.IsNamesake(in.sender, in.incarnation)) return s.RefuseNamesake(route, ExchangeCore::kUnasked, now);
   HearDecoded(*link, frame, now);
 }
 
@@ -461,7 +466,7 @@ void Exchange::HearRequest(const Route& route, Instant now) {
   if (kind == MessageKind::kHello) {
     const std::string sender = in.sender;
     const std::uint64_t owners = in.owners;
-    if (s.two_way.IsNamesake(sender, in.incarnation)) return s.RefuseNamesake(route, now);
+    if (s.two_way.IsNamesake(sender, in.incarnation)) return s.RefuseNamesake(route, in.snapshot, now);
     if (!s.members.OnHello(route, s.streams.For(sender).published(), now)) return;
     s.streams.For(sender).Subscribe(route, sender, now);
     s.LinkCaller(route, now);

@@ -264,6 +264,38 @@ TEST_CASE("hits cross, by the clock of who hears of them") {
   CHECK(net.a_at_b().age <= 2ms);
 }
 
+TEST_CASE("two hosts with one name hear of it with the next report, where the name alone is the way to them") {
+  ExchangeFleet net;
+  const auto owners = std::make_shared<const Owners>(std::vector<std::string>{"o"});
+  for (const char* const name : {"o", "w"}) {
+    net.Add(name).options.owners = owners;
+    net.hosts.back()->Start(net.now);
+  }
+  Host &o = net[0], &w = net[1];
+  w.Link("o", net.now);
+  net.Run(1s);
+  const auto run = [&](Duration time) {    // what the owner says of levels keeps the link alive
+    for (const Instant end = net.now + time; net.now < end; net.Run(250ms)) {
+      o.Item(ToPeers::Kind::kLevels, net.now).peer = o.Peer("calls", net.now).number.value();
+    }
+  };
+  run(3s);
+  CHECK(w.Peer("o", net.now).state == PeerState::kUp);
+  Message hello;
+  hello.kind = MessageKind::kHello;
+  hello.sender = "w";
+  hello.incarnation = 2;
+  hello.to = net.now;
+  hello.period = 1s;
+  hello.snapshot = 7;
+  hello.owners = owners->epoch();
+  o.exchange->OnRequest("1 0", "w", net.Encode(hello), net.now);
+  run(1500ms);
+  CHECK(w.Peer("o", net.now).state == PeerState::kRefused);
+  CHECK(w.Peer("o", net.now).reason == "another host has your name");
+  CHECK(o.Peer("calls", net.now).reason == "two hosts have its name");
+}
+
 TEST_CASE("every period ends with one frame that says so, empty if there were no hits") {
   Two net;
   std::vector<std::pair<std::size_t, bool>> seen;
