@@ -39,6 +39,8 @@ class Findings {
   const Settings& settings() const { return loaded_.settings; }
   bool wrong(std::string_view section) const { return wrong_.contains(section); }
   bool fleet() const { return fleet_; }
+  // No error so far.
+  bool ok() const { return loaded_.ok(); }
   // The value of a key as the file has it.
   std::string Shown(std::string_view key) const;
 

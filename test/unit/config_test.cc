@@ -687,6 +687,15 @@ TEST_CASE("no two sockets have one address, whichever protocols they speak") {
   }
 }
 
+TEST_CASE("rules that no rulebook can be made of are complained of, where tags are charged and overrides have quotas too") {
+  const std::string also = "[[rule]]\nburst=5\nrate=1\nalso=[\"ipv4/24\"]\n", rule = "[[rule]]\nburst=5\nrate=1\n";
+  const std::string slow = "[[rule]]\nburst=1e9\nrate=1e-6\n", vip = "[[override]]\ntag=\"a\"\nburst=5\nrate=1\nquota=9\n";
+  CHECK(Problems(also + rule).at(0).find("without match; must be one rule at most") != std::string::npos);
+  CHECK(Problems(slow + "also=[\"ipv4/24\"]\n").at(0).find("a leap year") != std::string::npos);
+  CHECK(Problems(rule + rule + vip).at(0).find("without match; must be one rule at most") != std::string::npos);
+  CHECK(Problems(slow + vip).at(0).find("a leap year") != std::string::npos);
+}
+
 TEST_CASE("no two files or sockets that the daemon makes are one") {
   const auto errors = [](const std::string& text) {
     std::vector<std::string> found = Problems(text);

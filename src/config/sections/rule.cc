@@ -375,7 +375,7 @@ std::string DerivedExample(const Rule& rule, const Derivation& derivation) {
 // A derived tag that finds the rule it is derived under, or none, has no limit of its own.
 void CheckAlso(Findings& f) {
   const Settings& s = f.settings();
-  if (f.wrong("rule") || std::ranges::all_of(s.rules, [](const Rule& rule) { return rule.also.empty(); })) return;
+  if (!f.ok() || std::ranges::all_of(s.rules, [](const Rule& rule) { return rule.also.empty(); })) return;
   const Rulebook rules(s.rules, {});
   for (std::size_t i = 0; i < s.rules.size(); ++i) {
     for (const Derivation& derivation : s.rules[i].also) {
