@@ -1,4 +1,4 @@
-// Penalties as a part of the daemon: those in force outlive an upgrade, and an orderly end of the process.
+// Penalties as a part of the daemon: they outlive an upgrade, and an orderly end of the process.
 #pragma once
 
 #include <string_view>

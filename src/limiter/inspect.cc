@@ -68,22 +68,12 @@ std::vector<PenalizedTag> Penalized(Limiter& limiter, Instant now) {
   LimiterCore& core = limiter.ways().core();
   std::vector<PenalizedTag> tags;
   core.penalties.ForEach(core.ShardLock(), now, [&](const PenaltyAt& its) {
+    if (its.until <= now) return;
     const Tag tag = its.tag.tag();
     tags.push_back({std::string(tag.bytes), tag.is_digest, its.until - now, its.length, its.heard});
   });
   std::ranges::sort(tags, std::greater(), &PenalizedTag::left);
   return tags;
-}
-
-void Penalize(Limiter& limiter, const Query& query, Instant until, Instant now) {
-  LimiterCore& core = limiter.ways().core();
-  const std::uint64_t hash = core.table->Hash(query.tag);
-  Table::Shard shard(*core.table, hash);
-  const Slot* const slot = shard.Find(query.tag, now);
-  if (slot == nullptr && query.tag.is_digest && query.over_long == nullptr) return;
-  const auto index = LimitOf(*core.rules, query, slot);
-  if (!index.has_value() || !core.limit(*index).penalizes) return;
-  core.penalties.Hear(query.tag, hash, core.rules->penalty(core.limit(*index)), until, now);
 }
 
 std::vector<std::string> ChargedWith(const Limiter& limiter, const Query& query, Instant now) {

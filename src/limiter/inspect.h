@@ -45,8 +45,6 @@ struct PenalizedTag {
 };
 // The tags that are penalized now, those that stay so longest first.
 std::vector<PenalizedTag> Penalized(Limiter& limiter, Instant now);
-// Goes on with a penalty that a process before has left. Nothing, under a rule without any.
-void Penalize(Limiter& limiter, const Query& query, Instant until, Instant now);
 
 // What became of limits that are more than a bucket.
 struct LimiterCounts {

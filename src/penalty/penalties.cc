@@ -11,6 +11,10 @@ void Add(std::atomic<std::uint64_t>& count) {
   count.fetch_add(1, std::memory_order_relaxed);
 }
 
+Duration LongestUnder(const Penalty& terms) {
+  return terms.doubling ? Penalties::kLongest : terms.lasts;
+}
+
 }    // namespace
 
 void Penalties::Enable() {
@@ -51,7 +55,7 @@ void Penalties::Begin(const Tag& tag, std::uint64_t hash, const Penalty& terms, 
   const std::size_t at = PlaceOf(hash, now);
   if (at == Table::kNone) return;
   PenaltyAt& its = (*table_)[at];
-  const bool in_a_row = terms.doubling && now < its.until + its.length;
+  const bool in_a_row = terms.doubling && its.remembered(now);
   const Duration length = in_a_row ? std::min(2 * std::max(its.length, terms.lasts), kLongest) : terms.lasts;
   its = {KeptTag(tag), now + length, length, heard};
   Add(begun_);
@@ -102,13 +106,20 @@ bool Penalties::Hear(const Tag& tag, std::uint64_t hash, const Penalty& terms, I
   PenaltyAt& its = (*table_)[at];
   const bool was_in_force = its.until > now;
   if (!was_in_force) strikes_.Forget(hash);
-  its.until = std::min(until, now + (terms.doubling ? kLongest : terms.lasts));
+  its.until = std::min(until, now + LongestUnder(terms));
   its.length = std::max(its.length, its.until - now);
   its.lifted = its.would_end = Instant::min();
   its.tag = KeptTag(tag);
   its.heard = its.heard || !was_in_force;
   Add(heard_);
   return true;
+}
+
+void Penalties::Restore(PenaltyAt left, std::uint64_t hash, const Penalty& terms, Instant now) {
+  left.until = std::min(left.until, now + LongestUnder(terms));
+  left.length = std::min(left.length, LongestUnder(terms));
+  if (!left.remembered(now)) return;
+  if (const std::size_t at = PlaceOf(hash, now); at != Table::kNone) (*table_)[at] = left;
 }
 
 void Penalties::PassOn(std::uint64_t hash, Duration known, Instant now) {

@@ -53,6 +53,9 @@ struct PenaltyAt {
   // When people lifted it, and when it would have ended: hosts that have not heard of that may tell of it still.
   Instant lifted = Instant::min(), would_end = Instant::min();
 
+  // It is in force, or ended no longer ago than it lasted.
+  bool remembered(Instant now) const { return now < until + length; }
+
   // Whether a penalty that ends then is the one that was lifted, or began before.
   bool Lifted(Instant ends, const Penalty& terms) const {
     constexpr Duration kSame = std::chrono::seconds(1);
@@ -89,6 +92,10 @@ class Penalties {
   // lifted here does not come back. False: there is no room.
   bool Hear(const Tag& tag, std::uint64_t hash, const Penalty& terms, Instant until, Instant now);
 
+  // Goes on with one that a process before has left, in force or over. It has as much room as one that begins here, and
+  // lasts no longer than the rule says now. One that is not remembered any more is left out.
+  void Restore(PenaltyAt left, std::uint64_t hash, const Penalty& terms, Instant now);
+
   // An owner of tags has heard of it from one host, and tells all others: what is new, and again at most once a second.
   // `known`: what Left said before.
   void PassOn(std::uint64_t hash, Duration known, Instant now);
@@ -100,12 +107,12 @@ class Penalties {
 
   // ---- For the owner's thread, which locks the shard of a hash by `lock(hash)` ----
 
-  // Calls use(PenaltyAt) for each tag that is penalized.
+  // Calls use(PenaltyAt) for each tag that is penalized, or was so lately and is remembered where penalties double.
   template <class Lock, class Use>
   void ForEach(Lock&& lock, Instant now, Use&& use) const {
     if (table_ == nullptr) return;
     table_->ForEach(lock, [&](std::size_t place, auto&) {
-      if (Its(place).until > now) use(Its(place));
+      if (Its(place).remembered(now)) use(Its(place));
     });
   }
 

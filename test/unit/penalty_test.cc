@@ -2,11 +2,14 @@
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
+#include "base/state.h"
 #include "config/load.h"
 #include "limiter/inspect.h"
+#include "limiter/kept_penalties.h"
 #include "penalty/penalties.h"
 #include "query/question.h"
 #include "share/debit/ownership.h"
@@ -139,12 +142,67 @@ TEST_CASE("penalty: one that a process has left goes on, under a limit of this h
   const std::string rules = "[[rule]]\nname=\"login\"\nburst=1\nrate=1\nshare=\"local\"\npenalty={ after = 1 }\n";
   Host before(rules), after(rules), without("[[rule]]\nname=\"login\"\nburst=1\nrate=1\n");
   Refuse(before, "a", 1, kNow);
-  for (const PenalizedTag& its : Penalized(*before.limiter, kNow + 1s)) {
-    Penalize(*after.limiter, {{its.tag, its.is_digest}}, kNow + 1s + its.left, kNow + 1s);
-    Penalize(*without.limiter, {{its.tag, its.is_digest}}, kNow + 1s + its.left, kNow + 1s);
-  }
+  const std::string kept = KeepPenalties(*before.limiter, kNow + 1s);
+  RestorePenalties(*after.limiter, kept, kNow + 1s);
+  RestorePenalties(*without.limiter, kept, kNow + 1s);
   CHECK(Left(after, "a", kNow + 1s) == 10min - 1s);
   CHECK(without.Serves("a", kNow + 1s));
+  CHECK(KeepPenalties(*without.limiter, kNow + 1s).empty());
+}
+
+TEST_CASE("penalty: all that a process has left go on, as its own, for what peers say has no part in it") {
+  const std::string rules = "[[rule]]\nname=\"login\"\nburst=1\nrate=1\npenalty={ after = 1 }\n";
+  Host before(rules), after(rules);
+  for (int i = 0; i < 6000; ++i) Refuse(before, std::to_string(i), 1, kNow);
+  REQUIRE(Penalized(*before.limiter, kNow).size() > 5900);
+  RestorePenalties(*after.limiter, KeepPenalties(*before.limiter, kNow), kNow);
+  const auto kept = Penalized(*after.limiter, kNow);
+  CHECK(kept.size() == Penalized(*before.limiter, kNow).size());
+  CHECK(std::ranges::none_of(kept, &PenalizedTag::heard));
+  CHECK(CountsOf(*after.limiter).penalties.heard == 0);
+}
+
+TEST_CASE("penalty: one that a process has left, in force or over, doubles as without a restart, within the rule") {
+  Host before(kLogins);
+  Refuse(before, "login:a", 3, kNow);
+  Refuse(before, "login:a", 3, kNow + 100s);    // 120 s long
+  for (const Duration restart : {150s, 221s, 339s, 341s}) {
+    CAPTURE(restart.count());
+    Host after(kLogins);
+    RestorePenalties(*after.limiter, KeepPenalties(*before.limiter, kNow + restart), kNow + restart);
+    CHECK(Left(after, "login:a", kNow + restart) == std::max<Duration>(220s - restart, 0s));
+    const Instant next = kNow + std::max<Duration>(restart, 220s);
+    Refuse(after, "login:a", 3, next);
+    CHECK(Left(after, "login:a", next) == (restart < 340s ? 240s : 60s));
+  }
+  Host shorter("[[rule]]\nname=\"login\"\nburst=1\nrate=1\npenalty={ after = 1, lasts = \"5s\" }\n");
+  RestorePenalties(*shorter.limiter, KeepPenalties(*before.limiter, kNow + 150s), kNow + 150s);
+  CHECK(Left(shorter, "login:a", kNow + 150s) == 5s);
+}
+
+// What version 1 of the state says of each penalty.
+struct EndOnly {
+  std::string tag;
+  bool is_digest = false;
+  Instant until{};
+  static void Fields(auto& state, auto& self) { state(self.tag, self.is_digest, self.until); }
+};
+struct EndsOnly {
+  std::vector<EndOnly> penalties;
+  static void Fields(auto& state, auto& self) { state(self.penalties); }
+};
+
+TEST_CASE("penalty: a process that says only when penalties end is understood, and one that says nothing sound is not") {
+  Host host(kLogins);
+  const std::string kept = WriteState(1, EndsOnly{{{"login:a", false, kNow + 40s}, {"login:b", false, kNow - 1s}}});
+  RestorePenalties(*host.limiter, kept, kNow);
+  CHECK(Left(host, "login:a", kNow) == 40s);
+  CHECK(Penalized(*host.limiter, kNow).size() == 1);
+  for (const std::string& junk : {std::string("x"), std::string(), kept.substr(1), "\x02" + kept.substr(1)}) {
+    Host other(kLogins);
+    RestorePenalties(*other.limiter, junk, kNow);
+    CHECK(Penalized(*other.limiter, kNow).empty());
+  }
 }
 
 TEST_CASE("penalty: what people forgive ends at once, and begins no longer next time") {

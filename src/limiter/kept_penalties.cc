@@ -1,0 +1,85 @@
+#include "limiter/kept_penalties.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "base/state.h"
+#include "limiter/limit_of.h"
+#include "share/ways.h"
+
+namespace dthrottle {
+
+namespace {
+
+constexpr std::uint32_t kVersion = 2, kVersionOfEnds = 1;    // the latter says of a penalty only when it ends
+
+struct KeptEnd {
+  std::string tag;
+  bool is_digest = false;
+  Instant until{};
+
+  static void Fields(auto& state, auto& self) {
+    state(self.tag, self.is_digest, self.until);
+    state.Check(self.tag.size() <= kTagBytesMax && self.until >= Instant());
+  }
+};
+
+struct KeptPenalty : KeptEnd {
+  Duration length{};
+  bool heard = false;
+
+  static void Fields(auto& state, auto& self) {
+    KeptEnd::Fields(state, self);
+    state(self.length, self.heard);
+    state.Check(self.length >= Duration::zero());
+  }
+};
+
+template <class Each>
+struct Kept {
+  std::vector<Each> penalties;
+
+  static void Fields(auto& state, auto& self) { state(self.penalties); }
+};
+
+std::vector<KeptPenalty> Read(std::string_view bytes, Instant now) {
+  if (Kept<KeptPenalty> kept; ReadState(bytes, kVersion, kept)) return std::move(kept.penalties);
+  std::vector<KeptPenalty> penalties;
+  if (Kept<KeptEnd> kept; ReadState(bytes, kVersionOfEnds, kept)) {
+    for (const KeptEnd& its : kept.penalties) penalties.push_back({its, its.until - now});
+  }
+  return penalties;
+}
+
+void Restore(LimiterCore& core, const KeptPenalty& kept, Instant now) {
+  const Query query{{kept.tag, kept.is_digest}};
+  const std::uint64_t hash = core.table->Hash(query.tag);
+  Table::Shard shard(*core.table, hash);
+  const Slot* const slot = shard.Find(query.tag, now);
+  if (slot == nullptr && query.tag.is_digest) return;    // nobody knows its rule
+  const auto index = LimitOf(*core.rules, query, slot);
+  if (!index.has_value() || !core.limit(*index).penalizes) return;
+  const PenaltyAt its{KeptTag(query.tag), kept.until, kept.length, kept.heard};
+  core.penalties.Restore(its, hash, core.rules->penalty(core.limit(*index)), now);
+}
+
+}    // namespace
+
+std::string KeepPenalties(Limiter& limiter, Instant now) {
+  LimiterCore& core = limiter.ways().core();
+  Kept<KeptPenalty> kept;
+  core.penalties.ForEach(core.ShardLock(), now, [&](const PenaltyAt& its) {
+    const Tag tag = its.tag.tag();
+    kept.penalties.push_back({{std::string(tag.bytes), tag.is_digest, its.until}, its.length, its.heard});
+  });
+  std::ranges::sort(kept.penalties, std::greater(), &KeptPenalty::until);    // where there is less room, these stay
+  return kept.penalties.empty() ? std::string() : WriteState(kVersion, kept);
+}
+
+void RestorePenalties(Limiter& limiter, std::string_view kept, Instant now) {
+  for (const KeptPenalty& its : Read(kept, now)) Restore(limiter.ways().core(), its, now);
+}
+
+}    // namespace dthrottle
