@@ -79,6 +79,9 @@ class Rulebook {
   // As Find for an over-long tag, which no override can name, and which names no limit.
   std::optional<LimitIndex> Find(const OverLongTag& tag) const;
 
+  // The rule that fits the tag, by its place, whatever other limit the tag has.
+  std::optional<LimitIndex> RuleOf(std::string_view tag) const;
+
   // Whether some limit has places.
   bool any_in_flight() const { return any_in_flight_; }
   // Whether some limit is divided among the tags that are charged with it.
@@ -185,7 +188,6 @@ class Rulebook {
   void AddPattern(std::uint32_t rule, Networks& networks);
   static std::optional<LimitIndex> RuleIn(const Pattern& pattern, TagText tag);
   void IndexPatterns();
-  std::optional<LimitIndex> RuleOf(std::string_view tag) const;
 
   std::size_t first_own() const { return rules_.size() + overrides_.size(); }
 

@@ -686,6 +686,18 @@ TEST_CASE("quota: settings are checked, and a file that is none or is lost at a 
   CHECK(problems(rule + "quota = -1\n").find("must be a whole number from 0 to 1000000000000") != std::string::npos);
   CHECK(problems(rule + "per = \"year\"\n").find("one of \"hour\", \"day\", \"week\", \"month\"") != std::string::npos);
   CHECK(problems(rule + "time_zone = \"Mars\"\n").find("a time zone that the system knows") != std::string::npos);
+
+  const std::string some = "[[rule]]\nmatch=\"u:*\"\nburst=5\nrate=1\nshare=\"local\"\n";
+  const auto vip = [](const std::string& tag, const std::string& more) {
+    return "[[override]]\ntag=\"" + tag + "\"\nburst=5\nrate=1\n" + more;
+  };
+  CHECK(problems(some + vip("vip", "quota=9\n")).find(
+            "f:6:1: error: override.tag = \"vip\": quota = 9 needs a rule that fits the tag, which says per and time_zone") !=
+        std::string::npos);
+  CHECK(problems(some + vip("vip", "quota=0\n") + vip("u:a", "")).empty());
+  CHECK(problems(some + vip("u:a", "quota=9\nmode=\"off\"\n")).empty());
+  CHECK(problems(some + vip("u:a", "quota=9\n")).find("lost at a kill or a reboot") != std::string::npos);
+  CHECK(problems(rule + vip("vip", "quota=9\n")).find("lost at a kill or a reboot") != std::string::npos);
 }
 
 }    // namespace

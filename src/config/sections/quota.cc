@@ -3,6 +3,7 @@
 #include "config/kinds.h"
 #include "config/sections.h"
 #include "quota/quotas.h"
+#include "rule/rulebook.h"
 #include "share/check.h"
 
 namespace dthrottle {
@@ -28,17 +29,45 @@ Section QuotaSection() {
       }};
 }
 
+namespace {
+
+void CheckBuiltIn(Findings& f, Findings::Place at, std::string_view whose, std::uint64_t quota) {
+  if (KnowsQuotas()) return;
+  f.Error(at, fmt::format("{}: quota = {}: quotas are not built into this program", whose, quota));
+}
+
+// Returns whether some override has a quota that counts. How long its period is, only a rule says.
+bool CheckOverridesWithQuota(Findings& f) {
+  const Settings& s = f.settings();
+  const auto has_quota = [](const Override& o) { return o.quota.value_or(0) > 0; };
+  if (!f.ok() || std::ranges::none_of(s.overrides, has_quota)) return false;
+  const Rulebook rules(s.rules, {});
+  bool any = false;
+  for (std::size_t i = 0; i < s.overrides.size(); ++i) {
+    const Override& o = s.overrides[i];
+    if (!has_quota(o)) continue;
+    const auto rule = rules.RuleOf(o.tag);
+    if (!rule.has_value()) {
+      f.Error(f.overrides[i], fmt::format("override.tag = {}: quota = {} needs a rule that fits the tag, which says per "
+                                          "and time_zone", Quote(o.tag), *o.quota));
+    } else if (o.mode.value_or(s.rules[*rule].mode) != Mode::kOff) {
+      CheckBuiltIn(f, f.overrides[i], fmt::format("override.tag = {}", Quote(o.tag)), *o.quota);
+      any = true;
+    }
+  }
+  return any;
+}
+
+}    // namespace
+
 void CheckQuotas(Findings& f) {
   const Settings& s = f.settings();
-  bool any = false;
+  bool any = CheckOverridesWithQuota(f);
   for (std::size_t i = 0; i < s.rules.size(); ++i) {
     const Rule& rule = s.rules[i];
     if (rule.quota == 0 || rule.mode == Mode::kOff) continue;
     any = true;
-    if (!KnowsQuotas()) {
-      f.Error(f.rules[i], fmt::format("rule \"{}\": quota = {}: quotas are not built into this program", rule.name,
-                                      rule.quota));
-    }
+    CheckBuiltIn(f, f.rules[i], fmt::format("rule \"{}\"", rule.name), rule.quota);
     if (rule.burst <= static_cast<double>(rule.quota)) continue;
     f.Warn(f.rules[i], fmt::format("rule \"{}\": quota = {} is less than burst = {}: the first burst spends it all",
                                    rule.name, rule.quota, FormatNumber(rule.burst)));

@@ -287,7 +287,8 @@ const std::vector<Key<Override>>& OverrideKeys() {
                              "As the key of a rule; without it, the mode of the rule. \"off\" exempts the tag.")),
       Optional<O>(MEMBER(O, quota),
                   Quota<std::uint64_t>("quota", "", Itself<std::uint64_t>,
-                                       "As the key of a rule; without it, that of the rule. 0: there is none.")),
+                                       "As the key of a rule; without it, that of the rule. A rule has to fit the tag, because "
+                                       "it says *per* and *time_zone*. 0: there is none.")),
       Optional<O>(MEMBER(O, weight),
                   Weight<double>("", Itself<double>, "As the key of a rule; without it, that of the rule.")),
   };
