@@ -106,7 +106,7 @@ Outcome Deciding::LookAtAll(Duration patience, std::span<NamedTagAt> tags, std::
 Outcome Deciding::Decide(const Questions::Question& question, Outcome outcome, std::span<const NamedTagAt> tags,
                        std::span<Standing> standings) {
   if (question.verb == Verb::kPeek) {
-    if (core_.rules->any_quota()) ShowQuotas(tags, standings);
+    if (core_.rules->any_quota()) ShowQuotas(outcome, tags, standings);
     return outcome;
   }
   // The host comes before the buckets, as for queries.
@@ -136,7 +136,7 @@ Outcome Deciding::Decide(const Questions::Question& question, Outcome outcome, s
     if (apart_ != Duration::zero()) outcome.wait = Apart(outcome.wait, apart_, question.patience, tags, prng_);
     if (question.verb == Verb::kEnter && core_.rules->any_in_flight()) Enter(tags, standings);
   }
-  if (core_.rules->any_quota()) ShowQuotas(tags, standings);
+  if (core_.rules->any_quota()) ShowQuotas(outcome, tags, standings);
   return outcome;
 }
 
@@ -183,21 +183,22 @@ void Deciding::LookAtQuotas(std::span<const NamedTagAt> tags, Outcome& outcome) 
     const Limit* const limit = tags[i].limit;
     if (limit == nullptr || !ways_.HasQuota(*limit) || limit->mode == Mode::kShadow) continue;
     const QuotaStanding its = ways_.quotas()->Look(tags[i].probe.hash, *limit, now_);
-    const Cost cost = tags[i].query->cost;
-    if (cost <= its.left()) continue;
-    const Duration wait = cost > its.amount ? Outcome::kNever : its.ends - now_;
+    const Duration wait = RefusedFor(its, tags[i].query->cost, now_);
+    if (wait == Duration::zero()) continue;
     if (outcome.verdict == Verdict::kServe || wait > outcome.wait) {
       outcome = {.verdict = Verdict::kThrottle, .tag = i, .wait = wait};
     }
   }
 }
 
-// A tag stands where its quota does, if that has less left than its bucket.
-void Deciding::ShowQuotas(std::span<const NamedTagAt> tags, std::span<Standing> standings) const {
+// A tag stands where its quota does, if that bounds it more than its bucket.
+void Deciding::ShowQuotas(const Outcome& outcome, std::span<const NamedTagAt> tags,
+                          std::span<Standing> standings) const {
   for (std::size_t i = 0; i < tags.size(); ++i) {
     const Limit* const limit = tags[i].limit;
     if (limit == nullptr || !ways_.HasQuota(*limit)) continue;
-    ShowQuota(ways_.quotas()->Look(tags[i].probe.hash, *limit, now_), standings[i], now_);
+    const Cost refused = outcome.verdict == Verdict::kServe ? 0 : tags[i].query->cost;
+    ShowQuota(ways_.quotas()->Look(tags[i].probe.hash, *limit, now_), standings[i], refused, now_);
   }
 }
 

@@ -53,7 +53,7 @@ class Deciding {
   Outcome Decide(const Questions::Question& question, Outcome outcome, std::span<const NamedTagAt> tags,
                  std::span<Standing> standings);
   void LookAtQuotas(std::span<const NamedTagAt> tags, Outcome& outcome) const;
-  void ShowQuotas(std::span<const NamedTagAt> tags, std::span<Standing> standings) const;
+  void ShowQuotas(const Outcome& outcome, std::span<const NamedTagAt> tags, std::span<Standing> standings) const;
   void LookAtPlaces(std::span<const NamedTagAt> tags, std::span<Standing> standings, Outcome& outcome) const;
   void ShowFree(const Limit& limit, const NamedTagAt& at, Standing& standing) const;
   void Enter(std::span<const NamedTagAt> tags, std::span<Standing> standings);

@@ -51,8 +51,8 @@ struct Standing {
   std::optional<std::uint32_t> free{};    // places of it, if it has a number of them
   bool entered = false;                   // a place was taken
   Duration penalty{};                     // for so long the tag is refused whatever its bucket holds
-  // The tag's quota has less left than its bucket: shape and bucket are those of the quota, as a bucket that its period
-  // would fill, and after so long the quota is whole again.
+  // The tag's quota bounds it more than its bucket (under_limit.h): shape and bucket are those of the quota, as a bucket
+  // that its period would fill, and after so long the quota is whole again.
   Duration renewed{};
 
   bool limited() const { return shape.interval != 0; }

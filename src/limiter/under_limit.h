@@ -1,8 +1,12 @@
 // What a query's verdict is under its limit, and how it is counted. For the files that decide: answer.cc and ask.cc.
 #pragma once
 
+#include <algorithm>
+#include <limits>
+
 #include "limiter/limit_of.h"
 #include "limiter/limiter.h"
+#include "query/question.h"
 #include "share/ways.h"
 #include "tally/lane.h"
 
@@ -64,13 +68,30 @@ inline Verdict RefuseSpent(const Limit& limit, RuleCounters& counters) {
   return Refuse(limit, Verdict::kThrottle, counters);
 }
 
-// Makes a standing that of the quota, if that has less left. As a bucket it is one that the length of the period would
-// fill; rounded so that its whole tokens are what is left.
-inline void ShowQuota(const QuotaStanding& quota, Standing& standing, Instant now) {
-  if (standing.limited() &&
-      quota.left() >= static_cast<std::uint64_t>(standing.bucket.WholeTokens(standing.shape, now))) {
-    return;
-  }
+// How long the quota refuses so many tokens, or a bucket.
+inline Duration RefusedFor(const QuotaStanding& quota, std::uint64_t tokens, Instant now) {
+  if (tokens <= quota.left()) return Duration::zero();
+  return tokens > quota.amount ? Outcome::kNever : std::max(quota.ends - now, Duration(1));
+}
+inline Duration RefusedFor(const Shape& shape, const Bucket& bucket, std::uint64_t tokens, Instant now) {
+  const Cost cost = static_cast<Cost>(std::min<std::uint64_t>(tokens, std::numeric_limits<Cost>::max()));
+  return shape.Holds(cost) ? bucket.ServesAt(shape, cost, now) - now : Outcome::kNever;
+}
+
+// Whether the quota bounds the tag more than its bucket does: it refuses longer what was refused, or one token more than
+// both have. So that is the one with less left, and of two with as much left the one that gains later.
+inline bool QuotaBounds(const QuotaStanding& quota, const Standing& standing, Cost refused, Instant now) {
+  const auto tokens = static_cast<std::uint64_t>(standing.bucket.WholeTokens(standing.shape, now));
+  const std::uint64_t wanted = std::max<std::uint64_t>(refused, std::min(quota.left(), tokens) + 1);
+  const Duration by_quota = RefusedFor(quota, wanted, now);
+  const Duration by_bucket = RefusedFor(standing.shape, standing.bucket, wanted, now);
+  return by_quota != by_bucket ? by_quota > by_bucket : quota.left() < tokens;
+}
+
+// Makes a standing that of the quota, if that bounds the tag more; `refused`: the cost of a query that was, or 0. As a
+// bucket it is one that the length of the period would fill; rounded so that its whole tokens are what is left.
+inline void ShowQuota(const QuotaStanding& quota, Standing& standing, Cost refused, Instant now) {
+  if (standing.limited() && !QuotaBounds(quota, standing, refused, now)) return;
   const auto amount = static_cast<Ticks>(quota.amount), left = static_cast<Ticks>(quota.left());
   const Ticks interval = std::max<Ticks>(ToTicks(quota.length) / amount, kTicksPerNanosecond);
   standing.shape = {interval, interval * amount};

@@ -190,6 +190,43 @@ TEST_CASE("quota: an answer says what is left of it and until when, where that i
   CHECK(c.host.lending().RefusedUntil({{"api:a", false}, 4}, c.now) == kMidnight);
 }
 
+// The bucket has 5 tokens and gains one in 10 s.
+TEST_CASE("quota: of bucket and quota the one that is shown is what refuses longer, or gains a token later") {
+  Counter c("[[rule]]\nname=\"api\"\nmatch=\"api:*\"\nburst=5\nrate=0.1\nquota=5\n"
+            "[[rule]]\nname=\"default\"\nburst=5\nrate=1\n");
+  const auto shown = [&](Verb verb, Cost cost) { return Ask(c, verb, "api:a", cost, "other", 0); };
+  for (int left = 4; left >= 0; --left) {
+    const Standing its = shown(Verb::kTake, 1).standings[0];
+    CHECK(its.bucket.WholeTokens(its.shape, c.now) == left);
+    CHECK(its.renewed == 12h);
+  }
+  c.At(c.now + 20s);    // 2 in the bucket
+  for (const Verb verb : {Verb::kPeek, Verb::kTake}) {
+    for (const Cost cost : {1u, 2u, 3u}) {
+      const Answer refused = shown(verb, cost);
+      REQUIRE(refused.outcome.verdict == Verdict::kThrottle);
+      CHECK(refused.standings[0].Until(cost, c.now) == refused.outcome.wait);
+      CHECK(refused.outcome.wait == 12h - 20s);
+    }
+  }
+  c.host.limiter->GiveBack({{"api:a", false}, 4}, c.now);    // 4 of the quota, and the bucket is full
+  const Answer served = shown(Verb::kTake, 3);
+  CHECK(served.outcome.verdict == Verdict::kServe);
+  CHECK(served.standings[0].Until(2, c.now) == 12h - 20s);
+}
+
+TEST_CASE("quota: a bucket that refuses longer than what is left of the period is what a refusal tells of") {
+  Counter c("[[rule]]\nname=\"api\"\nmatch=\"api:*\"\nburst=5\nrate=0.1\nquota=5\n"
+            "[[rule]]\nname=\"default\"\nburst=5\nrate=1\n");
+  c.At(kMidnight - 25s);
+  CHECK(c.Serves("api:a", 5) == 5);
+  for (const auto& [cost, wait] : {std::pair<Cost, Duration>(2, 25s), std::pair<Cost, Duration>(3, 30s)}) {
+    const Answer refused = Ask(c, Verb::kTake, "api:a", cost, "other", 0);
+    CHECK(refused.outcome.wait == wait);
+    CHECK(refused.standings[0].Until(cost, c.now) == wait);
+  }
+}
+
 TEST_CASE("quota: what is left is right to the token, for quotas and periods of any size") {
   Prng prng(3);
   for (int i = 0; i < 5000; ++i) {
