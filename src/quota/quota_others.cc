@@ -7,15 +7,29 @@ namespace dthrottle {
 
 // ---- One tag ----
 
+QuotaCount QuotaOthers::OfTag::Bounded(QuotaCount count) const {
+  count.taken = std::min(count.taken, count.back + quota_);
+  return count;
+}
+
+void QuotaOthers::OfTag::SetQuota(std::uint64_t quota) {
+  if (quota == quota_) return;
+  quota_ = quota;
+  sum_ = {};
+  for (const Other& other : each_) {
+    if (other.counter != kAllHosts) sum_ += Bounded(*other.count);
+  }
+}
+
 std::uint64_t QuotaOthers::OfTag::net() const {
   const bool of_all = !each_.empty() && each_.front().counter == kAllHosts;
-  return std::max(sum_.net(), of_all ? each_.front().count->net() : 0);
+  return std::max(sum_.net(), of_all ? Bounded(*each_.front().count).net() : 0);
 }
 
 QuotaCount QuotaOthers::OfTag::OfHosts() const {
   QuotaCount sum = sum_;
   for (const Other& other : each_) {
-    if (other.counter != kAllHosts && other.counter < kHostCounters) sum -= *other.count;
+    if (other.counter != kAllHosts && other.counter < kHostCounters) sum -= Bounded(*other.count);
   }
   return sum;
 }
@@ -33,7 +47,7 @@ bool QuotaOthers::Restore(OfTag& of, std::uint32_t slot) {
   QuotaSlot::OfOthers& others = file_.slot(slot).others;
   for (QuotaCount& count : std::span(others.counts).first(others.size)) {
     of.each_.push_back({count.counter, &count, kNobody});
-    if (count.counter != kAllHosts) of.sum_ += count;
+    if (count.counter != kAllHosts) of.sum_ += of.Bounded(count);
   }
   return true;
 }
@@ -79,21 +93,21 @@ void QuotaOthers::Free(OfTag& of) {
 
 // ---- Words ----
 
-bool QuotaOthers::Hear(OfTag& of, std::uint32_t tag, const QuotaWord& word, std::uint64_t quota, std::uint32_t peer) {
+bool QuotaOthers::Hear(OfTag& of, std::uint32_t tag, const QuotaWord& word, std::uint32_t peer) {
   Other* const other = Find(of, tag, word.counter);
   if (other == nullptr) return false;
   QuotaCount& count = *other->count;
   const std::uint64_t back = word.back.value_or(count.back);
-  const std::uint64_t taken = std::min(word.back ? word.taken : word.taken + back, back + quota);
-  of.sum_ -= count;
+  const std::uint64_t taken = std::min(word.back ? word.taken : word.taken + back, QuotaFile::kCountMax);
+  of.sum_ -= of.Bounded(count);
   if (!word.back.has_value()) {
-    other->known = std::max(other->known, std::min(word.taken, quota));
+    other->known = std::max(other->known, std::min(word.taken, QuotaFile::kCountMax));
   } else if (other->peer == kNobody) {
     other->known = std::max(other->known, count.net());
   }
   count.taken = std::max(count.taken, taken);
   if (word.back.has_value()) HearBack(*other, back, peer);
-  of.sum_ += count;
+  of.sum_ += of.Bounded(count);
   return true;
 }
 
@@ -113,13 +127,13 @@ bool QuotaOthers::HearOwner(OfTag& of, std::uint32_t tag, const QuotaCount& all)
   Other* const other = Find(of, tag, kAllHosts);
   if (other == nullptr) return false;
   QuotaCount& count = *other->count;
-  count.taken = std::max(count.taken, all.taken);
+  count.taken = std::max(count.taken, std::min(all.taken, QuotaFile::kCountMax));
   count.back = std::min(std::max(count.back, all.back), count.taken);
   return true;
 }
 
 void QuotaOthers::Inherit(OfTag& of, std::uint32_t tag, std::uint64_t counter, const QuotaSlot::OfTag& own) {
-  Hear(of, tag, {counter, file_.slot(tag).period, own.taken, own.back}, QuotaFile::kCountMax, kNobody);
+  Hear(of, tag, {counter, file_.slot(tag).period, own.taken, own.back}, kNobody);
 }
 
 }    // namespace dthrottle

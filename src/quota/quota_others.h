@@ -23,6 +23,9 @@ class QuotaOthers {
   // One tag's counts.
   class OfTag {
    public:
+    // From now on each counter counts for no more than this, because no host has served more.
+    void SetQuota(std::uint64_t quota);
+
     // Tokens, by their counters or by the owner's word.
     std::uint64_t net() const;
     // The sum of all counters, and that of hosts alone, which are those of this site.
@@ -35,6 +38,9 @@ class QuotaOthers {
 
    private:
     friend QuotaOthers;
+    QuotaCount Bounded(QuotaCount count) const;
+
+    std::uint64_t quota_ = QuotaFile::kCountMax;
     QuotaCount sum_{};
     std::vector<Other> each_;
     std::vector<std::uint32_t> slots_;
@@ -45,9 +51,9 @@ class QuotaOthers {
   // Takes over a slot that the file has of the tag. False: there are too many.
   bool Restore(OfTag& of, std::uint32_t slot);
 
-  // Takes a peer's word about one counter of the tag in slot `tag`. It counts for no more than the `quota`, because no
-  // host has served more. False: there is no room.
-  bool Hear(OfTag& of, std::uint32_t tag, const QuotaWord& word, std::uint64_t quota, std::uint32_t peer);
+  // Takes a peer's word about one counter of the tag in slot `tag`. It is kept as it was said, since the quota of this
+  // host may be raised later than that of the peer. False: there is no room.
+  bool Hear(OfTag& of, std::uint32_t tag, const QuotaWord& word, std::uint32_t peer);
   // The same of the owner's word about all hosts but this one.
   bool HearOwner(OfTag& of, std::uint32_t tag, const QuotaCount& all);
   // Keeps, if there is room, what this host has counted under a number that it has no longer.

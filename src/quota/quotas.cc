@@ -88,19 +88,21 @@ void Quotas::Inherit() {
 
 // ---- Periods ----
 
-// Brings the tag into the period that it is in now, and returns that.
+// Brings the tag into the period that it is in now, and returns that. Its quota is that of the limit from now on.
 QuotaSpan Quotas::Roll(Entry& entry, const Limit& limit, Instant now) {
   QuotaSlot& slot = file_.slot(entry.slot);
   QuotaSpan span = calendars_.Now(limit.calendar, now);
-  if (slot.period > span.begin) {
-    if (const QuotaSpan next = calendars_.Next(limit.calendar); slot.period == next.begin) return next;
+  if (slot.period < span.begin) {
+    BeginPeriod(entry, span, now);
+  } else if (slot.period > span.begin && slot.period == calendars_.Next(limit.calendar).begin) {
+    span = calendars_.Next(limit.calendar);
+  } else if (slot.period > span.begin) {
     others_.SetPeriod(entry.others, span.begin);
     slot.until = span.next;
     slot.period = span.begin;
     entry.begun = {};
-  } else if (slot.period < span.begin) {
-    BeginPeriod(entry, span, now);
   }
+  entry.others.SetQuota(limit.quota);
   return span;
 }
 
@@ -249,7 +251,7 @@ bool Quotas::Hear(const Tag& tag, std::uint64_t hash, const Limit& limit, const 
   // A tag takes its place as one of the peer that has counted it, not of those that pass that on.
   Entry* const entry = InPeriod(tag, hash, limit, word.period, word.back.has_value() ? peer : kNobody, now);
   if (entry == nullptr) return false;
-  if (!others_.Hear(entry->others, entry->slot, word, limit.quota, peer)) return Increment(crowded_), false;
+  if (!others_.Hear(entry->others, entry->slot, word, peer)) return Increment(crowded_), false;
   Increment(heard_);
   return true;
 }
@@ -261,8 +263,8 @@ bool Quotas::HearOwner(const Tag& tag, std::uint64_t hash, const Limit& limit, c
   Entry* const entry = InPeriod(tag, hash, limit, word.period, peer, now);
   if (entry == nullptr) return false;
   const QuotaSlot::OfTag& own = Own(*entry);
-  const std::uint64_t back = word.back.value_or(0), taken = std::min(word.taken, back + limit.quota);
-  const QuotaCount others{kAllHosts, taken - std::min(own.taken, taken), back - std::min(own.back, back)};
+  const std::uint64_t back = word.back.value_or(0);
+  const QuotaCount others{kAllHosts, word.taken - std::min(own.taken, word.taken), back - std::min(own.back, back)};
   if (!others_.HearOwner(entry->others, entry->slot, others)) return Increment(crowded_), false;
   Increment(heard_);
   return true;

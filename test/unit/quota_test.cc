@@ -532,6 +532,32 @@ TEST_CASE("quota: no peer takes back what was known before it spoke, by a file o
   CHECK(c.Standing("api:d").used == 5);
 }
 
+TEST_CASE("quota: what peers have said counts for what it was when the quota is raised, and no more than the quota") {
+  Counter c;
+  const auto set_quota = [&](int quota) {
+    c.host.limiter->Adopt(testing::Rules("[[rule]]\nname=\"api\"\nmatch=\"api:*\"\nburst=1000\nrate=1000\nquota=" +
+                                         std::to_string(quota) + "\n"));
+  };
+  c.Hear("api:a", {77, DayOf(c), 25, 3}, 0);            // of a host that has the larger quota already
+  c.Hear("api:a", {78, DayOf(c), 14, {}}, 0);           // passed on
+  c.HearOwner("api:b", {kAllHosts, DayOf(c), 28, 0});
+  c.Hear("api:lie", {79, DayOf(c), UINT64_MAX / 2, 0}, 0);
+  CHECK(c.Standing("api:a").used == 20);
+  CHECK(c.Standing("api:b").used == 10);
+  set_quota(30);
+  CHECK(c.Standing("api:a").used == 22 + 14);
+  CHECK(c.Standing("api:b").used == 28);
+  CHECK(c.Standing("api:lie").used == 30);
+  CHECK(c.OfAll("api:a")->taken == 25 + 14);
+  c.Kill();
+  set_quota(18);
+  CHECK(c.Standing("api:a").used == 18 + 14);
+  CHECK(c.Standing("api:b").used == 18);
+  set_quota(40);
+  CHECK(c.Standing("api:a").used == 22 + 14);
+  CHECK(c.Serves("api:a", 30) == 4);
+}
+
 TEST_CASE("quota: a flood of tags makes no heavy one forget, and what peers say no tag of this host") {
   Counter c(kRules, 1024);
   CHECK(c.Serves("api:heavy", 10) == 10);
