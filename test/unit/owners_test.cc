@@ -15,6 +15,7 @@
 #include "bus/owners/counted_streams.h"
 #include "bus/owners/two_way.h"
 #include "test/support/examples.h"
+#include "test/support/exchange_fleet.h"
 
 namespace dthrottle {
 namespace {
@@ -345,6 +346,33 @@ TEST_CASE("a file that no owner has written is not taken for one") {
   CHECK(CountedStreams::IsOurs({reinterpret_cast<const char*>(bytes.words.data()), 4096}));
   CHECK(CountedStreams::IsOurs(std::string(4096, '\0')));
   CHECK_FALSE(CountedStreams::IsOurs("[table]\nmemory = \"1GiB\"\n"));
+}
+
+// ---- Proposing a list ----
+
+TEST_CASE("an owner proposes its list though a host that owns nothing asks again and again whether it may itself") {
+  testing::ExchangeFleet fleet;
+  const auto owners = std::make_shared<const Owners>(std::vector<std::string>{"b", "c"});
+  for (const char* const name : {"a", "b", "c"}) fleet.Add(name).options.owners = owners;
+  fleet.Mesh();
+  Message asks;
+  asks.kind = MessageKind::kOwners;
+  asks.sender = "a";
+  asks.incarnation = 1;
+  asks.owners = asks.stream = owners->epoch();
+  asks.names.list = owners->names();
+  Exchange& b = *fleet[1].exchange;
+  for (int i = 0; i < 40; ++i) {
+    std::string frame;
+    asks.to = fleet.now;
+    fleet.codec.Encode(asks, frame);
+    b.OnAnswer(0, frame, fleet.now);
+    if (i == 10) b.SetOwners({"b"});
+    fleet.Run(50ms);
+  }
+  CHECK(b.owners()->names() == std::vector<std::string>{"b"});
+  CHECK(b.owners()->number() == owners->number() + 1);
+  CHECK(b.Counts().implausible > 10);
 }
 
 }    // namespace

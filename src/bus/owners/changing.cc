@@ -72,8 +72,9 @@ void Changing::Obey(std::shared_ptr<const Owners> list) {
 // ---- One list after the other ----
 
 // An owner that wants to propose a list asks whether this one is done with the change before. Where both want to, the
-// lesser name goes first.
+// lesser name goes first. Nobody else may propose one, so a question of another host must not hold this one back.
 void Changing::Allow(const Link& link, Instant now) {
+  if (!core_.owners->Find(link.peer->name)) return void(++core_.counts.implausible);
   const bool first = proposes() && core_.options.name < link.peer->name;
   if (core_.owners_settled && !first) promised_until_ = now + kPromise;
   core_.transport.Ask(link.status.link, ListFrame(core_, 0, core_.owners_settled && !first, now));
