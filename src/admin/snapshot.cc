@@ -359,6 +359,7 @@ constexpr Count kCounts[] = {
      AT(penalties.refusals_untold)},
     {"sites", "", "Other sites, of sites.others.", AT(process.sites.others), kGauge},
     {"sites_heard", "", "Of them, are heard now.", AT(process.sites.heard), kGauge},
+    {"sites_partly", "", "Of these, are not heard by all of their owners.", AT(process.sites.partly), kGauge},
     {"sites_tags", "", "Tags of this host that its site uses, and other sites are told of.",
      AT(process.sites.sharing.tags), kGauge},
     {"sites_told", "", "Entries told to other sites.", AT(process.sites.sharing.told)},

@@ -204,7 +204,7 @@ struct LeaseStatus {
 
 // What passes between this host and other sites.
 struct SitesCounts {
-  std::size_t others = 0, heard = 0;    // sites, now
+  std::size_t others = 0, heard = 0, partly = 0;    // sites, now
   SiteCounts sharing;
   std::uint64_t missed = 0, repaired = 0, lost = 0, lost_hits = 0;    // as ExchangeCounts
   std::uint64_t sent_bytes = 0, received_bytes = 0;

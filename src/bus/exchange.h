@@ -58,6 +58,7 @@ struct ToPeers {
   bool to_one = false;
   std::uint64_t counted = 0;    // likewise
   std::uint64_t hosts = 0;      // of a site's hits: its hosts; of levels: in other sites
+  std::uint64_t parts = 0;      // of a site's hits: its owners, this host among them
 };
 
 // What the limiter gets.
@@ -146,6 +147,7 @@ struct PeerStatus {
   std::uint64_t lost_hits = 0;                    // that it took out of its buckets and this host never heard of
   std::uint64_t duplicates = 0;                   // frames dropped because they had come before
   std::optional<std::uint32_t> number;            // the host's, as in FromPeers; none until it is known
+  std::uint64_t parts = 0;    // between sites: owners of its site, itself among them, as it says; 0: it owns nothing
   CutCounts cut;                                  // above Options::ceilings
 };
 

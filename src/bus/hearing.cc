@@ -149,7 +149,7 @@ void Hearing::Take(Peer& peer, std::size_t bytes, Instant now) {
 
   PeerStatus& status = peer.link->status;
   peer.link->last_report = now;
-  if (live) status.age = now - to;
+  if (live) status.age = now - to, status.parts = in.parts;
   ++status.reports, ++counts.received;
   counts.received_bytes += bytes;
   status.entries += in.entries.size(), counts.received_entries += in.entries.size();

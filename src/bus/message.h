@@ -87,7 +87,7 @@ struct Message {
   std::uint64_t owners = 0;      // Owners::epoch: of the sender; of a report: by which it was cut; 0: all hear all
   std::uint64_t stream = 0;      // owners, closed: the epoch of a stream of reports
   std::uint64_t hosts = 0;       // levels: of the fleet, as the sender counts them; report of a site: of that
-  std::uint64_t parts = 0;       // handover; 0: there is none
+  std::uint64_t parts = 0;       // handover; 0: there is none; report of a site: its owners, the sender among them
   std::string text;              // hello, welcome: the program's version; refusal: why
   std::string site;              // hello, welcome, between sites: the sender's
   std::vector<SequenceRange> ranges;    // repeat; closed: what was missed

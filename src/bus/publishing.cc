@@ -53,6 +53,7 @@ void Publishing::Publish(ToPeers& item, bool last, Instant now) {
   m.last = last;
   m.owners = epoch_;
   m.hosts = item.hosts;
+  m.parts = item.parts;
   m.entries = std::move(item.entries);
   core_.counts.published_entries += m.entries.size();
   const std::uint64_t hits = HitsOf(m.entries);

@@ -325,12 +325,9 @@ Instant SimHost::WorkAbroad(Instant now) {
     next = abroad.exchange.Tick(now);
     while (abroad.sharing.Work(now)) next = abroad.exchange.Tick(now);
   } while (!abroad.to_sites.empty() || !abroad.from_sites.empty());
-  std::vector<bool> heard(options_.sites - 1);
-  for (const PeerStatus& peer : abroad.exchange.Peers(now)) {
-    if (peer.number && peer.state == PeerState::kUp) heard[*peer.number] = true;
-  }
+  const std::vector<SitePresence> heard = PresenceOf(abroad.exchange.Peers(now), options_.sites - 1);
   life_->sharing.SetPeers(HostsHere() - 1);
-  abroad.sharing.SetHeard({}, std::ranges::all_of(heard, [](bool one) { return one; }));
+  abroad.sharing.SetHeard({}, std::ranges::all_of(heard, &SitePresence::whole));
   return std::min(next, abroad.sharing.next());
 }
 

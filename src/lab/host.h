@@ -26,6 +26,7 @@
 #include "share/capacity/dividing.h"
 #include "share/debit/sharing.h"
 #include "share/inspection.h"
+#include "share/sites/site_presence.h"
 #include "share/sites/site_sharing.h"
 #include "share/ways.h"
 

@@ -248,6 +248,24 @@ class TwoSites(ParallelTest):
             self.assertLessEqual(served, 140)    # of 400 a quarter, and what is served before the owner says so
             self.assertGreater(sum(host.stats()["sites_assumed"] for host in here[:OWNERS]), 200)
 
+    def test_without_one_owner_of_the_other_site_a_limit_goes_on_with_its_part_where_the_rule_says_so(self):
+        limit = 'cut_off = "part"\n'
+        with Sites(rule(burst=400, rate=0.01, share="debit") + limit, part=0.25) as sites:
+            here, there = sites
+            there[0].signal(signal.SIGSTOP)
+            wait_until(lambda: all(host.stats()["sites_partly"] == 1 for host in here[:OWNERS]), "an owner is missed",
+                       PATIENCE)
+            self.assertEqual(here[0].stats()["sites_heard"], 1)
+            self.assertIn(("ams", "partly heard"), [(row["site"], row["state"]) for row in here[0].admin_json("sites")])
+            steps = here[0].admin_json("why client")["steps"]
+            self.assertTrue(any("Not all owners of site ams have been heard" in step and "0.25 of" in step for step in steps),
+                            steps)
+            here[-1].served("client", 50)
+            wait_until(lambda: sum(host.stats()["sites_assumed"] for host in here[:OWNERS]) == 150,
+                       "three times as many are assumed there", PATIENCE)
+            there[0].signal(signal.SIGCONT)
+            wait_until(lambda: here[0].stats()["sites_partly"] == 0, "all are heard again", PATIENCE)
+
 
 class Mistakes(ParallelTest):
     def test_what_does_not_fit_is_said(self):

@@ -19,6 +19,7 @@
 #include "quota/quotas.h"
 #include "share/debit/sharing.h"
 #include "share/sites/site_bound.h"
+#include "share/sites/site_presence.h"
 #include "share/ways.h"
 #include "test/support/host.h"
 
@@ -65,7 +66,7 @@ class Owner {
       : host_("[[rule]]\nname = \"r\"\nburst = 100\nrate = 1\n" + more),
         sharing_(host_.limiter->ways(), to_peers_, from_peers_, 1, 1s, prng_, kBegin),
         sites_(host_.limiter->ways(), to_sites_, from_sites_, {"us", 1s, 2, part}, prng_, kBegin) {
-    sharing_.OwnedBy(std::make_shared<const Owners>(std::vector<std::string>{"me"}), "me");
+    OwnedBy({"me"});
   }
 
   void RunAt(Instant now) {
@@ -138,17 +139,21 @@ class Owner {
     RunAt(now);
   }
   void SetHosts(std::size_t hosts) { sharing_.SetPeers(hosts - 1); }
-  // By tag, in all frames since; and hosts of this site by the last of them.
+  // By tag, in all frames since; and hosts and owners of this site by the last of them.
   std::map<std::string, std::uint64_t> Told() {
     std::map<std::string, std::uint64_t> told;
     for (ToPeers item; to_sites_.TryPop(item);) {
       for (const Entry& e : item.entries.list()) told[std::string(item.entries.tag(e).bytes)] += e.value;
-      if (item.kind != ToPeers::Kind::kUrgent) hosts_told_ = item.hosts;
+      if (item.kind != ToPeers::Kind::kUrgent) hosts_told_ = item.hosts, parts_told_ = item.parts;
     }
     return told;
   }
 
   std::uint64_t hosts_told() const { return hosts_told_; }
+  std::uint64_t parts_told() const { return parts_told_; }
+  void OwnedBy(std::vector<std::string> owners) {
+    sharing_.OwnedBy(std::make_shared<const Owners>(std::move(owners)), "me");
+  }
   testing::Host& host() { return host_; }
   SiteSharing& sites() { return sites_; }
   LimiterCore& core() { return host_.limiter->ways().core(); }
@@ -186,7 +191,7 @@ class Owner {
   testing::Host host_;
   Sharing sharing_;
   SiteSharing sites_;
-  std::uint64_t hosts_told_ = 0;
+  std::uint64_t hosts_told_ = 0, parts_told_ = 0;
 };
 
 using Told = std::map<std::string, std::uint64_t>;
@@ -218,6 +223,51 @@ TEST_CASE("sites that are idle know how many hosts each other has") {
     CHECK(owner.sites().hosts_of(0) == hosts);
     CHECK(owner.core().abroad == hosts + 1);    // the other site is not heard
   }
+}
+
+TEST_CASE("an owner tells other sites how many owners its site has, and one that has left the list that it is none") {
+  Owner owner;
+  const auto told_at = [&](Duration after) {
+    owner.RunAt(kBegin + after);
+    owner.Told();
+    return owner.parts_told();
+  };
+  CHECK(told_at(1s) == 1);
+  owner.OwnedBy({"me", "other"});
+  CHECK(told_at(3s) == 2);
+  owner.OwnedBy({"other"});
+  CHECK(told_at(5s) == 0);
+}
+
+// ---- How other sites are heard ----
+
+PeerStatus Foreign(PeerState state, std::uint64_t parts, std::uint64_t reports = 9) {
+  PeerStatus peer;
+  peer.state = state;
+  peer.number = 0;
+  peer.parts = parts;
+  peer.reports = reports;
+  return peer;
+}
+
+TEST_CASE("a site is heard in whole by as many owners as it says that it has") {
+  const auto heard = [](const std::vector<PeerStatus>& peers) {
+    const SitePresence site = PresenceOf(peers, 2).front();
+    CHECK((site.some || !site.whole));
+    return std::pair(site.some, site.whole);
+  };
+  constexpr PeerState kUp = PeerState::kUp, kSilent = PeerState::kSilent;
+  constexpr std::pair kWhole(true, true), kPartly(true, false), kNot(false, false);
+  CHECK(heard({}) == kNot);
+  CHECK(heard({Foreign(kUp, 2), Foreign(kUp, 2)}) == kWhole);
+  CHECK(heard({Foreign(kUp, 2), Foreign(kSilent, 2)}) == kPartly);
+  CHECK(heard({Foreign(kUp, 2)}) == kPartly);    // no address here leads to the other
+  CHECK(heard({Foreign(kUp, 1), Foreign(kSilent, 2)}) == kWhole);    // it has left the list
+  CHECK(heard({Foreign(kUp, 2), Foreign(kUp, 0)}) == kPartly);       // it is up, and none of the two
+  CHECK(heard({Foreign(kUp, 2), Foreign(kUp, 0, 0)}) == kWhole);     // it has yet to report
+  CHECK(heard({Foreign(kUp, 0)}) == kWhole);                         // nobody says how many there are
+  CHECK(heard({Foreign(kUp, 0), Foreign(kSilent, 0)}) == kPartly);
+  CHECK(heard({Foreign(kSilent, 1)}) == kNot);
 }
 
 TEST_CASE("what other sites say is charged, and not told again") {
@@ -259,6 +309,18 @@ TEST_CASE("with a part of a half, a site that is not heard is taken to serve as 
   for (Owner* const one : {&owner, &full}) one->HearSite(0, "a", 15, 1, kBegin + 3300ms, 1300ms);
   CHECK(owner.host().Level("a", kBegin + 3300ms) == Approx(60).margin(4));
   CHECK(full.host().Level("a", kBegin + 3300ms) == Approx(65).margin(4));
+}
+
+TEST_CASE("what the owners that are heard say while another one is not is not charged beside what is assumed") {
+  Owner owner("cut_off = \"part\"\n", 0.5);
+  owner.sites().SetHeard({}, false);
+  owner.RunAt(kBegin + 1s);
+  owner.Hear("a", 20, kBegin + 1100ms);
+  owner.RunAt(kBegin + 2200ms);
+  owner.HearSite(0, "a", 20, 1, kBegin + 2500ms);    // until now, which is after the latest that was assumed
+  CHECK(owner.host().Level("a", kBegin + 2500ms) == Approx(60).margin(4));
+  owner.HearSite(0, "a", 20, 1, kBegin + 9s);    // nothing is assumed any more: nobody here uses a tag
+  CHECK(owner.host().Level("a", kBegin + 9s) < 50);
 }
 
 TEST_CASE("of a quota other sites are told what all hosts of this one have counted, again and again") {

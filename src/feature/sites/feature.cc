@@ -18,6 +18,7 @@
 #include "io/fresh.h"
 #include "io/peer_settings.h"
 #include "limiter/limiter.h"
+#include "share/sites/site_presence.h"
 
 namespace dthrottle {
 
@@ -29,6 +30,12 @@ constexpr std::uint64_t kRetryMs = 5000;
 
 KeySettings KeysOf(const Settings& settings) {
   return {"sites", settings.sites.key_file, settings.sites.authorized_keys};
+}
+
+// How long that has not been; none: it is.
+std::optional<Duration> Since(Instant heard, Instant now) {
+  const Duration since = now - heard;
+  return since > 2 * kWatchEvery ? std::optional(since) : std::nullopt;
 }
 
 // Sites have a file of their own, so that the number of the start among peers says what it said.
@@ -59,7 +66,7 @@ void SitesFeature::Start() {
     host_.log.Warning("sites: reports begin anew: what was kept is of another version");
     kept_ = {};
   }
-  heard_at_.assign(host_.admin.settings().sites.others.size(), Now());
+  heard_.assign(host_.admin.settings().sites.others.size(), {Now(), Now()});
   slices_.emplace(host_.loop, Slices::Work{[this](Instant end) { return Turn(end); },
                                            [this] { return std::min(session_->sharing.next(), watch_at_); }});
   DT_CHECK(uv_timer_init(host_.loop, &retry_) == 0);
@@ -143,30 +150,18 @@ bool SitesFeature::Turn(Instant end) {
   return more;
 }
 
-// A site is heard as long as one of its hosts is.
 void SitesFeature::Watch(Instant now) {
   watch_at_ = now + kWatchEvery;
-  std::vector<PeerAge> ages(heard_at_.size());
-  for (const PeerStatus& peer : session_->thread->Peers()) {
-    if (peer.state != PeerState::kUp || !peer.number || *peer.number >= heard_at_.size()) continue;
-    heard_at_[*peer.number] = now;
-    PeerAge& age = ages[*peer.number];    // the owner of a tag may be the latest of them
-    age = {std::max(age.heard_ago, peer.last_heard), std::max(age.delay, peer.age)};
-  }
   const Duration missed_after = Peer::kSilentPeriods * host_.admin.settings().sites.period;
-  for (std::size_t site = 0; site < ages.size(); ++site) {
-    if (heard_at_[site] != now) ages[site].heard_ago = now - heard_at_[site] + missed_after;
+  const std::vector<SitePresence> sites = PresenceOf(session_->thread->Peers(), heard_.size());
+  std::vector<PeerAge> ages;
+  for (std::size_t i = 0; i < sites.size(); ++i) {
+    if (sites[i].some) heard_[i].some = now;
+    if (sites[i].whole) heard_[i].whole = now;
+    ages.push_back(sites[i].age);    // the owner of a tag may be the latest of them
+    if (!sites[i].whole) ages.back().heard_ago = now - heard_[i].whole + missed_after;
   }
-  session_->sharing.SetHeard(std::move(ages), std::ranges::all_of(heard_at_, [&](Instant at) { return at == now; }));
-}
-
-std::vector<std::optional<Duration>> SitesFeature::Unheard(Instant now) const {
-  std::vector<std::optional<Duration>> unheard;
-  for (const Instant at : heard_at_) {
-    const Duration since = now - at;
-    unheard.push_back(since > 2 * kWatchEvery ? std::optional(since) : std::nullopt);
-  }
-  return unheard;
+  session_->sharing.SetHeard(std::move(ages), std::ranges::all_of(sites, &SitePresence::whole));
 }
 
 void SitesFeature::Reload(std::vector<std::string>& problems) {
@@ -231,7 +226,6 @@ void SitesFeature::Run(std::string_view argument, std::function<void(Json)> repl
   const auto& sites = host_.admin.settings().sites;
   Json rows = Json::array();
   if (session_ == nullptr) return reply(rows);
-  const auto unheard = Unheard(now);
   using commands::Escaped, commands::Rounded;
   for (const PeerStatus& p : session_->thread->Peers()) {
     const bool known = p.number && *p.number < sites.others.size();
@@ -249,11 +243,13 @@ void SitesFeature::Run(std::string_view argument, std::function<void(Json)> repl
                     {"version", Escaped(p.version)},
                     {"note", Escaped(p.reason)}});
   }
-  for (std::size_t i = 0; i < unheard.size(); ++i) {
-    if (!unheard[i]) continue;
+  for (std::size_t i = 0; i < heard_.size(); ++i) {
+    const auto gone = Since(heard_[i].some, now), partly = Since(heard_[i].whole, now);
+    if (!partly) continue;
     rows.push_back({{"site", sites.others[i]},
-                    {"state", "not heard"},
-                    {"note", fmt::format("for {:.0f} s; limits go on as their cut_off says", Seconds(*unheard[i]))}});
+                    {"state", gone ? "not heard" : "partly heard"},
+                    {"note", fmt::format("{}for {:.0f} s; limits go on as their cut_off says",
+                                         gone ? "" : "not by all of its owners ", Seconds(gone.value_or(*partly)))}});
   }
   reply(std::move(rows));
 }
@@ -263,12 +259,15 @@ void SitesFeature::Why(std::string_view, LimitIndex index, const std::function<v
   const auto& sites = host_.admin.settings().sites;
   const Limit& limit = host_.admin.limiter().rules().limit(index);
   if (!limit.shared) return;
-  const auto unheard = Unheard(Now());
-  for (std::size_t i = 0; i < unheard.size(); ++i) {
-    if (!unheard[i]) continue;
+  const Instant now = Now();
+  for (std::size_t i = 0; i < heard_.size(); ++i) {
+    const auto gone = Since(heard_[i].some, now), partly = Since(heard_[i].whole, now);
+    if (!partly) continue;
+    const std::string& name = sites.others[i];
+    const std::string who = gone ? "Site " + name + " has not" : "Not all owners of site " + name + " have";
     const std::string with = limit.keeps_part ? fmt::format("{:g} of the limit", sites.part) : "the whole limit";
-    say(fmt::format("Site {} has not been heard for {:.0f} s: this site goes on with {}.", sites.others[i],
-                    Seconds(*unheard[i]), with));
+    say(fmt::format("{} been heard for {:.0f} s: this site goes on with {}.", who, Seconds(gone.value_or(*partly)),
+                    with));
   }
 }
 
@@ -277,8 +276,13 @@ void SitesFeature::Count(ProcessCounts& counts) const {
   SitesCounts& sites = counts.sites;
   sites.sharing = session_->sharing.counts();
   const ExchangeCounts exchange = session_->thread->Counts();
-  sites.others = heard_at_.size();
-  for (const auto& unheard : Unheard(Now())) sites.heard += !unheard;
+  sites.others = heard_.size();
+  const Instant now = Now();
+  for (const Heard& at : heard_) {
+    const bool heard = !Since(at.some, now);
+    sites.heard += heard;
+    sites.partly += heard && Since(at.whole, now);
+  }
   sites.lost = exchange.lost, sites.lost_hits = exchange.lost_hits;
   sites.sent_bytes = exchange.published_bytes, sites.received_bytes = exchange.received_bytes;
   sites.missed = exchange.missed, sites.repaired = exchange.repaired;

@@ -58,21 +58,24 @@ class SitesFeature final : public Feature {
     SiteSharing sharing;
   };
 
+  // When one host of a site was up, and when all of its owners were.
+  struct Heard {
+    Instant some, whole;
+  };
+
   bool wanted() const;
   Result<PeerThread::Options> MakeOptions() const;
   Result<void> Open();
   bool Turn(Instant end);
   void Watch(Instant now);
   void End();
-  // How long each of sites.others has not been heard; none: it is.
-  std::vector<std::optional<Duration>> Unheard(Instant now) const;
 
   const FeatureHost host_;
   std::optional<Slices> slices_;    // from Start on, where there are other sites
   uv_timer_t retry_{};              // the port could not be opened
   std::unique_ptr<Session> session_;
   Kept kept_;
-  std::vector<Instant> heard_at_;    // by sites.others: when it was up
+  std::vector<Heard> heard_;    // by sites.others
   Instant watch_at_{};
   bool away_ = true, closed_ = false;
 };

@@ -50,6 +50,8 @@ class Ownership {
 
   // Null: this host owns nothing.
   Owning* owning() const { return owning_.get(); }
+  // Hosts that own the tags, if this is one of them; otherwise 0.
+  std::size_t parts() const { return owning_ != nullptr ? owners_->names().size() : 0; }
   bool some_own() const { return owners_ != nullptr; }    // hosts do not hear everything
   bool others_only() const { return owners_ != nullptr && owning_ == nullptr; }
 

@@ -19,7 +19,8 @@ SitesApart::SitesApart(Ways& ways, Duration period, std::size_t others, double p
     : ways_(ways), period_(period), others_(static_cast<std::uint32_t>(others)), part_(part), counts_(counts) {}
 
 bool SitesApart::Covers(const Tag& said, Instant to) const {
-  if (to <= from_ || to > until_) return false;
+  const Duration reach = all_heard_ ? Duration::zero() : kReachPeriods * period_;
+  if (to <= from_ || to > until_ + reach) return false;
   const Rulebook& rules = *ways_.core().rules;
   const auto index = LimitOfSaid(rules, nullptr, said);
   return index && rules.limit(*index).keeps_part;

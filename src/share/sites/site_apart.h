@@ -24,9 +24,11 @@ class SitesApart {
   // All must outlive it. There are so many others, which report every `period`; `part` is f.
   SitesApart(Ways& ways, Duration period, std::size_t others, double part, SiteCounts& counts);
 
+  // Whether all owners of all other sites are heard.
   void SetHeard(bool all) { all_heard_ = all; }
   bool Keeps(const Limit& limit) const { return limit.keeps_part && !all_heard_; }
-  // Whether the hits that a site says late, of a time until `to`, have been assumed already.
+  // Whether hits that a site says of a time until `to` have been assumed already, as well as can be told: what it says
+  // late, and what it says while one of its owners, or another site, is not heard.
   bool Covers(const Tag& said, Instant to) const;
 
   // ---- Of a tag whose limit keeps a part, with its shard locked ----

@@ -104,10 +104,7 @@ bool SiteSharing::CollectSome(Instant now) {
   full = full || (round_.empty() && words_.TellMembers(draft_, now));
   if ((full || round_.empty()) && !Push(draft_, ToPeers::Kind::kHits, to_, now)) return true;
   if (full || reminds || !round_.empty()) return true;
-  ToPeers end;
-  end.kind = ToPeers::Kind::kPeriodEnd;
-  end.to = to_;
-  end.hosts = ways_.core().here;
+  ToPeers end = Message(ToPeers::Kind::kPeriodEnd, to_);
   if (!outlet_.Push(end, now)) return true;
   from_ = to_;
   collecting_ = false;
@@ -179,14 +176,22 @@ bool SiteSharing::Tell(std::uint64_t hash, SiteSums::Sum& sum, Draft& draft, Ins
   return room;
 }
 
+// With what each report says of this site.
+ToPeers SiteSharing::Message(ToPeers::Kind kind, Instant to) const {
+  const LimiterCore& core = ways_.core();
+  ToPeers message;
+  message.kind = kind;
+  message.to = to;
+  message.hosts = core.here;
+  if (core.ownership != nullptr) message.parts = core.ownership->parts();
+  return message;
+}
+
 bool SiteSharing::Push(Draft& draft, ToPeers::Kind kind, Instant to, Instant now) {
   if (draft.entries.empty()) return true;
   if (!outlet_.HasRoom(now)) return false;
-  ToPeers message;
-  message.kind = kind;
+  ToPeers message = Message(kind, to);
   message.from = draft.Stamp(from_, to, kReachPeriods * period_);
-  message.to = to;
-  message.hosts = ways_.core().here;
   message.entries = std::move(draft.entries);
   draft.Clear();
   return outlet_.Push(message, now);

@@ -53,7 +53,7 @@ class SiteSharing {
 
   // A site is missed when its hosts have not been heard for so many of its periods, and one more.
   static constexpr int kMissedPeriods = 4;
-  // How late the other sites are, and whether all of them are heard.
+  // How late the other sites are, and whether all owners of all of them are heard (site_presence.h).
   void SetHeard(std::vector<PeerAge> sites, bool all) {
     ways_.core().sites = std::move(sites);
     apart_.SetHeard(all);
@@ -89,6 +89,7 @@ class SiteSharing {
   bool IsNews(std::uint64_t hash, SiteSums::Sum& sum, Instant now);
   bool Strays(SiteSums::Sum& sum, const Look& look, Instant now);
   bool Tell(std::uint64_t hash, SiteSums::Sum& sum, Draft& draft, Instant now);
+  ToPeers Message(ToPeers::Kind kind, Instant to) const;
   bool Push(Draft& draft, ToPeers::Kind kind, Instant to, Instant now);
 
   Ways& ways_;
