@@ -367,6 +367,7 @@ constexpr Count kCounts[] = {
     {"sites_heard_entries", "", "Entries of other sites about tags that this host owns, and about quotas.",
      AT(process.sites.sharing.heard)},
     {"sites_passed", "", "Entries of other sites about tags of other owners.", AT(process.sites.sharing.passed)},
+    {"sites_oversized", "", "Reports of sites with more hosts than is believed.", AT(process.sites.sharing.oversized)},
     {"sites_assumed", "", "Tokens that sites were taken to have served while they were not heard (cut_off).",
      AT(process.sites.sharing.assumed)},
     {"sites_untold_hits", "", "Hits that the life before had told no other site when it was killed.",

@@ -326,6 +326,9 @@ Instant SimHost::WorkAbroad(Instant now) {
     while (abroad.sharing.Work(now)) next = abroad.exchange.Tick(now);
   } while (!abroad.to_sites.empty() || !abroad.from_sites.empty());
   const std::vector<SitePresence> heard = PresenceOf(abroad.exchange.Peers(now), options_.sites - 1);
+  for (std::uint32_t i = 0; i < heard.size(); ++i) {
+    if (!heard[i].some) abroad.sharing.Miss(i);
+  }
   life_->sharing.SetPeers(HostsHere() - 1);
   abroad.sharing.SetHeard({}, std::ranges::all_of(heard, &SitePresence::whole));
   return std::min(next, abroad.sharing.next());

@@ -292,6 +292,29 @@ TEST_CASE("a site cannot have served more than all of its hosts can") {
   CHECK(ten < one);
 }
 
+TEST_CASE("a site that says to have very many hosts is believed slowly, and no further than this site's size goes") {
+  Owner owner;
+  owner.SetHosts(20);
+  Instant now = kBegin;
+  const auto believed = [&](Duration later) {
+    owner.HearIdleSite(0, 1 << 16, now += later);
+    CHECK(owner.core().abroad == owner.sites().hosts_of(0) + 1);
+    return owner.sites().hosts_of(0);
+  };
+  for (int i = 0; i < 20; ++i) CHECK(believed(2s) == 64);
+  CHECK(believed(22s) == 128);
+  CHECK(believed(2s) == 128);
+  for (int i = 0; i < 10; ++i) believed(1min);
+  CHECK(believed(1min) == 160);
+  CHECK(owner.sites().counts().oversized == 33);
+  owner.HearIdleSite(0, 70, now);
+  CHECK(owner.sites().hosts_of(0) == 70);
+  owner.sites().Miss(0);
+  CHECK(owner.sites().hosts_of(0) == 1);
+  CHECK(owner.core().abroad == 2);
+  CHECK(believed(1s) == 64);
+}
+
 TEST_CASE("with a part of a half, a site that is not heard is taken to serve as much as this one") {
   Owner owner("cut_off = \"part\"\n", 0.5), full("", 0.5);
   for (Owner* const one : {&owner, &full}) {

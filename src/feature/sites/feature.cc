@@ -157,6 +157,7 @@ void SitesFeature::Watch(Instant now) {
   std::vector<PeerAge> ages;
   for (std::size_t i = 0; i < sites.size(); ++i) {
     if (sites[i].some) heard_[i].some = now;
+    if (!sites[i].some) session_->sharing.Miss(static_cast<std::uint32_t>(i));
     if (sites[i].whole) heard_[i].whole = now;
     ages.push_back(sites[i].age);    // the owner of a tag may be the latest of them
     if (!sites[i].whole) ages.back().heard_ago = now - heard_[i].whole + missed_after;

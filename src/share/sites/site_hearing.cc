@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <numeric>
 #include <utility>
 
 #include "share/debit/ownership.h"
@@ -18,12 +17,27 @@ SiteHearing::SiteHearing(Ways& ways, FromPeersRing& from_sites, const SitesApart
       penalties_(penalties),
       period_(period),
       counts_(counts),
-      hosts_(others, 1) {
+      sites_(others) {
   CountHosts();
 }
 
 void SiteHearing::CountHosts() {
-  ways_.core().abroad = std::accumulate(hosts_.begin(), hosts_.end(), std::uint64_t{0});
+  std::size_t& abroad = ways_.core().abroad;
+  abroad = 0;
+  for (const Site& site : sites_) abroad += site.hosts;
+}
+
+void SiteHearing::Miss(std::uint32_t site) {
+  if (std::exchange(sites_[site].hosts, 1) != 1) CountHosts();
+}
+
+std::uint64_t SiteHearing::Believed(std::uint64_t said, Site& site, Instant now) {
+  const std::uint64_t grown = now - site.grew < kHostsDouble ? site.hosts : 2 * site.hosts;
+  const std::uint64_t most = std::max(kHostsAtOnce, std::min(grown, kHostsRatio * ways_.core().here));
+  const std::uint64_t hosts = std::clamp<std::uint64_t>(said, 1, most);
+  if (hosts > site.hosts) site.grew = now;
+  counts_.oversized += hosts < said;
+  return hosts;
 }
 
 bool SiteHearing::Merge(Instant now) {
@@ -32,7 +46,7 @@ bool SiteHearing::Merge(Instant now) {
     if (!from_sites_.TryPop(incoming_)) return false;
     merged_ = 0;
   }
-  if (incoming_.kind == FromPeers::Kind::kDebits && incoming_.peer < hosts_.size()) MergeSome(now);
+  if (incoming_.kind == FromPeers::Kind::kDebits && incoming_.peer < sites_.size()) MergeSome(now);
   if (merged_ == incoming_.entries.size() || incoming_.kind != FromPeers::Kind::kDebits) incoming_ = FromPeers();
   return incoming_.kind != FromPeers::Kind::kNone || !from_sites_.empty();
 }
@@ -42,8 +56,9 @@ void SiteHearing::MergeSome(Instant now) {
   const std::size_t end = std::min(incoming_.entries.size(), merged_ + kEntriesPerSlice);
   for (; merged_ < end; ++merged_) Add(incoming_.entries.list()[merged_], ours, now);
   counts_.heard += ours.size();
-  const auto hosts = std::clamp<std::uint64_t>(incoming_.hosts, 1, kHostsMax);
-  if (std::exchange(hosts_[incoming_.peer], hosts) != hosts) CountHosts();
+  Site& said = sites_[incoming_.peer];
+  const std::uint64_t hosts = Believed(incoming_.hosts, said, now);
+  if (std::exchange(said.hosts, hosts) != hosts) CountHosts();
   if (ours.empty()) return;
   const Speaker site = Speaker::Site(incoming_.peer, hosts, period_);
   ChargeAbroad(ways_, ours, site, incoming_.from, incoming_.to, now);

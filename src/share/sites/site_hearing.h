@@ -2,6 +2,7 @@
 // takes those that it owns. For one thread, as SiteSharing.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -24,15 +25,27 @@ class SiteHearing {
   // Takes some; true: there is more.
   bool Merge(Instant now);
 
-  // Hosts of that site, by what it says last. REQUIRES: there is such a site.
-  std::uint64_t hosts_of(std::uint32_t site) const { return hosts_[site]; }
+  // That site is not heard at all: what it said of its size counts no longer. REQUIRES: there is such a site.
+  void Miss(std::uint32_t site);
+
+  // Hosts of that site, as far as it is believed; at least one. REQUIRES: there is such a site.
+  std::uint64_t hosts_of(std::uint32_t site) const { return sites_[site].hosts; }
 
  private:
   static constexpr std::size_t kEntriesPerSlice = 256;
-  static constexpr std::uint64_t kHostsMax = 1 << 16;    // of one site
+  // Each of its hosts multiplies the debt that a site can make. So a site is believed to have so many at once, beyond
+  // that twice as many each minute, and never more than so many times as many as this site.
+  static constexpr std::uint64_t kHostsAtOnce = 64, kHostsRatio = 8;
+  static constexpr Duration kHostsDouble = std::chrono::minutes(1);
+
+  struct Site {
+    std::uint64_t hosts = 1;    // that are believed
+    Instant grew{};
+  };
 
   void MergeSome(Instant now);
   void Add(const Entry& entry, Entries& ours, Instant now);
+  std::uint64_t Believed(std::uint64_t said, Site& site, Instant now);
   void CountHosts();
 
   Ways& ways_;
@@ -44,7 +57,7 @@ class SiteHearing {
 
   FromPeers incoming_;    // the first merged_ of its entries are done
   std::size_t merged_ = 0;
-  std::vector<std::uint64_t> hosts_;    // by site
+  std::vector<Site> sites_;
 };
 
 }    // namespace dthrottle

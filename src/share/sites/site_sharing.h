@@ -70,7 +70,8 @@ class SiteSharing {
   void Resume(const Kept& kept, Instant now);
 
   SiteCounts counts() const;
-  // Hosts of that site, by what it says last. REQUIRES: below Options::others.
+  // As SiteHearing. REQUIRES: below Options::others.
+  void Miss(std::uint32_t site) { hearing_.Miss(site); }
   std::uint64_t hosts_of(std::uint32_t site) const { return hearing_.hosts_of(site); }
 
  private:
