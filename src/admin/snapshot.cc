@@ -234,6 +234,7 @@ constexpr Count kCounts[] = {
      [](const Snapshot& s) { return double(s.process.peers.exchange.junk + s.process.peers.thread.malformed); }},
     {"peer_endless", "", "Connections of other hosts cut because they brought much without ever completing a message.",
      AT(process.peers.thread.endless)},
+    {"peer_unsent", "", "Frames that were dropped because nobody took them.", AT(process.peers.thread.unsent)},
     {"nats_connects", "", "Times that a server of NATS was connected to.", AT(process.peers.thread.nats_connects)},
     {"nats_errors", "",
      "Errors of the connection to NATS: permissions, slow consumers, attempts that failed. The latest is among the peers.",

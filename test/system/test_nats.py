@@ -21,8 +21,8 @@ PLENTY = rule(burst=20_000, share="debit")
 NAMES = [f"{'owner' if i < OWNERS else 'web'}-{i}.test" for i in range(HOSTS)]
 
 
-def wait_up(hosts):
-    wait_owners_hear(hosts, OWNERS)
+def wait_up(hosts, owners=OWNERS):
+    wait_owners_hear(hosts, owners)
 
 
 def notes(host):
@@ -78,6 +78,15 @@ class Nats(ParallelTest):
                 self.assertEqual({row["address"] for row in hosts[-1].admin_json("peers")},
                                  {f"nats:{name}" for name in NAMES[:OWNERS]})
                 self.assertEqual([stat(host, "nats_errors") for host in hosts], [0] * HOSTS)
+
+    def test_a_server_that_takes_no_long_frames_is_named_and_what_it_does_not_take_is_counted(self):
+        with Server(settings={"max_payload": 8192}) as server:
+            with NatsFleet(PLENTY, urls=[server.url()], hosts=2, owners=1) as (owner, host):
+                wait_up([owner, host], 1)
+                self.assertTrue(any("max_payload is 8192" in note for note in notes(host)), notes(host))
+                self.assertIn("max_payload is 8192", host.log)
+                host.ask([f"{n:032x}" for n in range(2_000)])
+                wait_until(lambda: stat(host, "peer_unsent") > 0, "a long frame is lost", PATIENCE)
 
     def test_a_frame_in_the_name_of_another_is_refused_and_counted(self):
         fleet = contextlib.ExitStack()

@@ -34,6 +34,7 @@ struct NatsStatus {
   bool connected = false;
   std::string server;     // that it is connected to, or was
   std::string trouble;    // the latest error since the latest connection came up; empty: none
+  std::size_t frame_bytes_max = 0;    // that the server takes
   std::uint64_t connects = 0;    // times that a connection came up
   std::uint64_t errors = 0;      // that the server or libnats told of: permissions, slow consumers, refused connections
   std::uint64_t dropped = 0;     // frames that came and found no room

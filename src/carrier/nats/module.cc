@@ -117,6 +117,7 @@ void SetConnected(Shared& s, natsConnection* connection) {
   if (natsConnection_GetConnectedUrl(connection, url, sizeof url) != NATS_OK) return;    // it is gone again
   s.status.connected = true;
   s.status.server = url;
+  s.status.frame_bytes_max = static_cast<std::size_t>(std::max<std::int64_t>(natsConnection_GetMaxPayload(connection), 0));
   s.status.trouble.clear();    // it was of what came before
   ++s.status.connects;
   s.Wake();

@@ -221,6 +221,12 @@ Instant NatsCarrier::Tick(Instant now) {
   return Instant::max();
 }
 
+std::string NatsCarrier::Narrow(const NatsStatus& status) const {
+  if (!status.connected || status.frame_bytes_max >= kFrameBytesMax) return "";
+  return fmt::format("its max_payload is {}: frames are lost that are longer, and may have {} bytes", status.frame_bytes_max,
+                     kFrameBytesMax);
+}
+
 void NatsCarrier::Tell(const NatsStatus& status, Instant now) {
   const auto say = [&](LogLevel level, std::string text) {
     if (host_.log) host_.log(level, std::move(text));
@@ -230,6 +236,7 @@ void NatsCarrier::Tell(const NatsStatus& status, Instant now) {
   if (worse && !status.trouble.empty()) troubled_ = now;
   if (status.connected && status.connects != told_.connects) {
     say(LogLevel::kNotice, "connected to " + status.server);
+    if (const std::string narrow = Narrow(status); !narrow.empty()) say(LogLevel::kWarning, status.server + ": " + narrow);
   } else if (told_.connected && !status.connected) {
     say(LogLevel::kWarning, fmt::format("{} is lost: {}", told_.server, status.trouble));
   } else if (status.errors != told_.errors) {
@@ -243,11 +250,13 @@ void NatsCarrier::Tell(const NatsStatus& status, Instant now) {
 void NatsCarrier::Watch(std::vector<PeerStatus>& peers, const ExchangeCounts&, Instant now) {
   if (keeps_) Reconcile(now);
   const bool troubled = troubled_ != Instant() && now - troubled_ < kShowFor;
-  if (told_.connected && !troubled) return;
+  const std::string narrow = Narrow(told_);
+  if (told_.connected && !troubled && narrow.empty()) return;
   PeerStatus server;
   server.address = told_.server.empty() ? options_.client.servers.front() : told_.server;
   server.state = told_.connected ? PeerState::kUp : PeerState::kConnecting;
-  server.reason = told_.trouble.empty() ? "no server has answered yet" : told_.trouble;
+  server.reason = told_.connected && !troubled ? narrow : told_.trouble;
+  if (server.reason.empty()) server.reason = "no server has answered yet";
   server.last_heard = Duration(-1);
   peers.push_back(std::move(server));
 }

@@ -51,6 +51,8 @@ class NatsCarrier final : public Carrier {
   void Send(const std::string& subject, const Frame& frame);
   void OnMessage(const NatsClient::Message& message);
   void Tell(const NatsStatus& status, Instant now);
+  // Why frames may not pass the server that is connected; empty: all do.
+  std::string Narrow(const NatsStatus& status) const;
 
   Options options_;
   const Host host_;
