@@ -111,7 +111,7 @@ int Main(int argc, char** argv) {
   const std::function<int(std::vector<std::string>)> run = [&](std::vector<std::string> words) {
     if (words.front() == "keygen") return Keygen(words);
     if (words.front() == "lease") return RunLease(words, socket);
-    if (words.front() == "limit") return RunLimit(words, ask);    // feature/set_limits/
+    if (words.front() == "limit") return RunLimit(words, ask, get);    // feature/set_limits/
     if (words.front() == "candidate") return RunCandidate(words, ask, get, run);    // feature/candidate/
     return ask(Line(words));
   };

@@ -9,6 +9,7 @@ import re
 import subprocess
 import time
 
+from clocks import Date
 from common import ParallelTest, SystemTest, report
 from daemon import DTHROTTLECTL, FIGURES, SANITIZED, Daemon, fresh_directory, override, rule, run, wait_until
 from fleet import Fleet, wait_all_hear
@@ -37,8 +38,8 @@ class Operator:
         self.file = f"{self.directory}/{name}.operator"
         self.line = made.stdout.splitlines()[1].split('"')[1]
 
-    def limit(self, host, *words):
-        return run(DTHROTTLECTL, "-s", host.admin_path, "limit", words[0], *words[1:], "--key", self.file)
+    def limit(self, host, *words, wrapper=()):
+        return run(*wrapper, DTHROTTLECTL, "-s", host.admin_path, "limit", words[0], *words[1:], "--key", self.file)
 
 
 def burst(host, tag):
@@ -301,6 +302,20 @@ class Signed(ParallelTest):
             self.assertIn("a newer limit is known", c.admin("limit put " + line))
             self.assertEqual(alice.limit(c, "clear", "C").returncode, 0)
             wait_until(lambda: all(burst(host, "C") == 10 for host in hosts), "it is cleared everywhere")
+
+    def test_what_was_signed_where_the_clock_is_ahead_is_replaced_from_a_host_where_it_is_right(self):
+        alice = Operator()
+        with Date() as date, Daemon(rule(burst=10), operator={"keys": [alice.line]}) as daemon:
+            date.jump("+240s")
+            there = date.wrapper()
+            self.assertEqual(alice.limit(daemon, "set", "C", "5", "1", wrapper=there).returncode, 0)
+            self.assertEqual((alice.limit(daemon, "clear", "C").returncode, burst(daemon, "C")), (0, 10))
+            rules = "[[rule]]\\x0aburst = 3\\x0arate = 1.0"
+            self.assertEqual(alice.limit(daemon, "rules", rules, wrapper=there).returncode, 0)
+            self.assertEqual((alice.limit(daemon, "set", "D", "7", "1").returncode, burst(daemon, "D")), (0, 7))
+            self.assertEqual((alice.limit(daemon, "rules", "--clear").returncode, burst(daemon, "C")), (0, 10))
+            date.jump("-301s")    # what it would sign is ahead of its own clock
+            self.assertIn("5 minutes ahead", alice.limit(daemon, "clear", "D", wrapper=there).stderr)
 
     def test_a_host_that_was_away_has_the_whole_set_when_it_is_back(self):
         alice = Operator()

@@ -27,11 +27,12 @@ std::string SpanText(Duration span) {
 }    // namespace
 
 Extension::Command SetLimitsFeature::command() const {
-  return {"limit", "VERB ...", "limits that operators set while daemons run: list, set, rules, clear or put"};
+  return {"limit", "VERB ...", "limits that operators set while daemons run: list, set, rules, clear, stamp or put"};
 }
 
 bool SetLimitsFeature::Changes(std::string_view argument) const {
-  return !argument.empty() && argument != "list";
+  const std::string_view verb = NextField(argument);
+  return !verb.empty() && verb != "list" && verb != "stamp";
 }
 
 // A signed line is long and says nothing to people.
@@ -64,19 +65,20 @@ void SetLimitsFeature::Run(std::string_view argument, std::function<void(Json)> 
     }
     return set(limit);
   }
-  if (verb != "set" && verb != "rules" && verb != "clear") {
-    return reply(ErrorAnswer("limit list, limit set, limit rules, limit clear or limit put"));
+  if (verb != "set" && verb != "rules" && verb != "clear" && verb != "stamp") {
+    return reply(ErrorAnswer("limit list, limit set, limit rules, limit clear, limit stamp or limit put"));
   }
   const auto of = verb == "rules" ? LimitOf::kRules : LimitOfNamed(NextField(argument));
   if (!of) return reply(ErrorAnswer(of.error().message));
   std::string_view burst, rate, time;
   if (verb == "set") burst = NextField(argument), rate = NextField(argument);
-  if (verb != "clear") time = NextField(argument);
+  if (verb == "set" || verb == "rules") time = NextField(argument);
   if (verb == "set" && (*of == LimitOf::kRules || burst.empty() || rate.empty() || time.empty())) {
     return reply(ErrorAnswer("limit set tag|rule BURST RATE TIME NAME, with \"-\" for TIME if it has none"));
   }
   const auto name = UnescapeTag(argument);
   if (!name) return reply(ErrorAnswer(name.error().message));
+  if (verb == "stamp") return reply(Json{{"stamp", StampFor(*of, *name) / std::chrono::microseconds(1)}});
   if (*of == LimitOf::kRules && (verb == "clear") != name->empty()) {
     return reply(ErrorAnswer("limit rules TIME TEXT, with \"-\" for TIME if it has none; or limit clear rules"));
   }

@@ -9,11 +9,16 @@
 #include "base/host_name.h"
 #include "feature/command_line.h"
 #include "feature/set_limits/set_limit.h"
+#include "feature/set_limits/set_limits.h"
 #include "io/clock.h"
 #include "io/keys.h"
+#include "query/words.h"
 
 namespace dthrottle {
 namespace {
+
+using Ask = std::function<int(std::string)>;
+using Get = std::function<Result<std::string>(std::string)>;
 
 // What the command line says.
 struct Words {
@@ -47,8 +52,29 @@ Result<std::string> NameOf(const Words& words) {
   return text;
 }
 
+// Signs a limit that is newer than all that it replaces, which may have been set where the clock is ahead.
+int SetSigned(const Words& words, const std::string& name, const Ask& ask, const Get& get) {
+  const auto text = ReadSecret(words.key_file);
+  if (!text) return Complain(text.error().message, EX_NOINPUT);
+  const auto secret = ParseOperatorSecret(*text);
+  if (!secret) return Complain(words.key_file + ": " + secret.error().message, EX_DATAERR);
+  const LimitOf of = words.of();
+  const auto answer = get(fmt::format("limit stamp {} {}\n", Name(of), of == LimitOf::kRules ? "" : EscapeTag(name)));
+  if (!answer) return Complain(answer.error().message, EX_UNAVAILABLE);
+  std::string_view line = std::string_view(*answer).substr(0, answer->find('\n'));
+  Duration newer{};
+  if (!TakeWord(line, "stamp") || !ReadDate(NextWord(line), newer)) return fmt::print(stderr, "{}", *answer), kRefused;
+  const Duration wall = WallClock();
+  const auto limit = LimitAsked(of, name, words.burst, words.rate, words.time, std::max(wall, newer));
+  if (!limit) return Complain(limit.error().message, EX_USAGE);
+  if (SetLimits::IsAhead(*limit, wall)) {    // a host could keep the line, and bring it at that date
+    return Complain("the date of what it would replace lies more than 5 minutes ahead of this host's clock", kRefused);
+  }
+  return ask(fmt::format("limit put {}\n", Sign(*limit, *secret).Line()));
+}
+
 // A tag comes as the daemon shows it.
-int Set(const Words& words, const std::function<int(std::string)>& ask) {
+int Set(const Words& words, const Ask& ask, const Get& get) {
   const auto name = NameOf(words);
   if (!name) return Complain((words.of_rules ? "TEXT: " : "TAG: ") + name.error().message, EX_USAGE);
   if (words.of_rules && words.clears != name->empty()) {
@@ -56,13 +82,7 @@ int Set(const Words& words, const std::function<int(std::string)>& ask) {
   }
   const auto limit = LimitAsked(words.of(), *name, words.burst, words.rate, words.time, WallClock());
   if (!limit) return Complain(limit.error().message, EX_USAGE);
-  if (!words.key_file.empty()) {
-    const auto text = ReadSecret(words.key_file);
-    if (!text) return Complain(text.error().message, EX_NOINPUT);
-    const auto secret = ParseOperatorSecret(*text);
-    if (!secret) return Complain(words.key_file + ": " + secret.error().message, EX_DATAERR);
-    return ask(fmt::format("limit put {}\n", Sign(*limit, *secret).Line()));
-  }
+  if (!words.key_file.empty()) return SetSigned(words, *name, ask, get);
   const std::string escaped = EscapeTag(*name);
   if (limit->clears) return ask(fmt::format("limit clear {} {}\n", Name(limit->of), escaped));
   const std::string time = words.time.empty() ? "-" : words.time;
@@ -72,7 +92,7 @@ int Set(const Words& words, const std::function<int(std::string)>& ask) {
 
 }    // namespace
 
-int RunLimit(std::vector<std::string> words, const std::function<int(std::string line)>& ask) {
+int RunLimit(std::vector<std::string> words, const Ask& ask, const Get& get) {
   CLI::App app("Sets limits while daemons run, on all hosts.", "dthrottlectl limit");
   app.require_subcommand(1);
   Words given;
@@ -104,7 +124,7 @@ int RunLimit(std::vector<std::string> words, const std::function<int(std::string
   if (sodium_init() < 0) return Complain("no randomness", EX_OSERR);
   given.of_rules = rules->parsed();
   if (list->parsed()) return ask("limit list\n");
-  return keygen->parsed() ? Keygen(given) : Set(given, ask);
+  return keygen->parsed() ? Keygen(given) : Set(given, ask, get);
 }
 
 }    // namespace dthrottle

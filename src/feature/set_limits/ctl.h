@@ -5,9 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
+
 namespace dthrottle {
 
-// `words` begin with "limit". `ask` sends a command line to the daemon, shows its answer and returns the exit code.
-int RunLimit(std::vector<std::string> words, const std::function<int(std::string line)>& ask);
+// `words` begin with "limit". `ask` sends a command line to the daemon, shows its answer and returns the exit code; `get`
+// sends one and returns the answer, as text.
+int RunLimit(std::vector<std::string> words, const std::function<int(std::string line)>& ask,
+             const std::function<Result<std::string>(std::string line)>& get);
 
 }    // namespace dthrottle
