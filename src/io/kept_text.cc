@@ -1,11 +1,31 @@
 #include "io/kept_text.h"
 
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
-#include "io/files.h"
 #include "io/thread_pool.h"
 
 namespace dthrottle {
+
+FileResult<TextLock> TextLock::Take(const std::string& path) {
+  const std::size_t name = path.rfind('/') + 1;
+  const std::string beside = fmt::format("{}.{}.dthrottle-lock", path.substr(0, name), path.substr(name));
+  TextLock lock(::open(beside.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600));
+  if (lock.fd_ >= 0 && ::flock(lock.fd_, LOCK_EX | LOCK_NB) == 0) return lock;
+  const int code = errno;
+  const char* const why = code == EWOULDBLOCK ? "another daemon holds it" : std::strerror(code);
+  return tl::unexpected(FileError{code, fmt::format("{}: {}", path, why)});
+}
+
+TextLock::~TextLock() {
+  if (fd_ >= 0) ::close(fd_);
+}
 
 struct KeptText::Writing {
   std::string text;

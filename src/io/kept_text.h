@@ -9,7 +9,25 @@
 #include <utility>
 #include <vector>
 
+#include "io/files.h"
+
 namespace dthrottle {
+
+// Holds the file of a kept text for one process as long as it lives: two would write over each other. What is locked is
+// an empty file .NAME.dthrottle-lock beside it, which stays, because each writing puts another file in its place.
+class TextLock {
+ public:
+  // EWOULDBLOCK: another process holds it.
+  static FileResult<TextLock> Take(const std::string& path);
+  TextLock(TextLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  TextLock& operator=(TextLock&&) = delete;
+  ~TextLock();
+
+ private:
+  explicit TextLock(int fd) : fd_(fd) {}
+
+  int fd_;    // closed by the program that an upgrade begins, which takes the lock again; -1: moved from
+};
 
 class KeptText {
  public:

@@ -221,6 +221,20 @@ class OneHost(ParallelTest):
             self.assertEqual(notes, [None, "longer than query.max_tag_bytes: it never applies here"])
             self.assertIsNone(daemon.admin_json(f"limit clear tag {'a' * 33}")["note"])
 
+    def test_a_second_daemon_on_the_same_file_gives_up_and_an_upgrade_does_not(self):
+        limits = {"limits_file": f"{fresh_directory()}/limits"}
+        with Daemon(rule(burst=10), operator=limits) as daemon:
+            second = Daemon(rule(burst=10), operator=limits)
+            with self.assertRaises(AssertionError):
+                second.start()
+            self.assertIn("limits: another daemon holds it", second.log)
+            self.assertNotIn("error", daemon.admin("limit set tag 5 1 - C"))
+            upgrade(daemon)
+            with self.assertRaises(AssertionError):
+                second.start()
+            daemon.restart()
+            self.assertEqual(burst(daemon, "C"), 5)
+
     def test_a_file_that_is_somebody_else_s_stops_the_start_and_stays(self):
         directory = fresh_directory()
         foreign = directory / "notes"

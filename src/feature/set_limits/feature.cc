@@ -56,11 +56,22 @@ void SetLimitsFeature::Prepare() {
       throw StartFailure{ExitCode(usable.error().code), "operator.limits_file: " + usable.error().message};
     }
   }
+  if (!settings.operators.limits_file.empty()) TakeLock();
   const HandedSection left = host_.handed.Take(kSection);
   if (host_.handed.held_at != Instant() && SetLimits::IsFile(left.bytes)) {
     TakeFile(left.bytes, "limits of the program before");    // it may have been unable to write its file
   } else if (const auto text = ReadRegularFile(path_, SetLimits::kFileBytesMax); text && !text->empty()) {
     TakeFile(*text, path_);
+  }
+}
+
+// Where no lock can be had for another reason, the file cannot be written either, and that is told then.
+void SetLimitsFeature::TakeLock() {
+  auto lock = TextLock::Take(path_);
+  if (lock) {
+    lock_.emplace(std::move(*lock));
+  } else if (lock.error().code == EWOULDBLOCK) {
+    throw StartFailure{ExitCode(EWOULDBLOCK), "operator.limits_file: " + lock.error().message};
   }
 }
 

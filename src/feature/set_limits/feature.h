@@ -86,6 +86,7 @@ class SetLimitsFeature final : public Feature {
   Json List() const;
   std::string By(const SignedLimit& limit) const;
   bool TakeKeys(std::vector<std::string>& problems);
+  void TakeLock();
   void TakeFile(std::string_view text, std::string_view from);
   std::string AsideComplaint() const;    // empty: nothing is set aside
   void OnNews();
@@ -104,6 +105,7 @@ class SetLimitsFeature final : public Feature {
   std::optional<OperatorSecret> own_key_;    // signs what HTTP brings
   std::string token_;                        // who shows it may set limits over HTTP; empty: nobody
   std::string path_;                         // of the file that keeps them; empty: none does
+  std::optional<TextLock> lock_;             // none beside the table, whose own lock holds both
   std::optional<KeptText> file_;
   uv_timer_t timer_{};
   bool started_ = false;
