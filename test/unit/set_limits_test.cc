@@ -251,6 +251,22 @@ TEST_CASE("a file keeps the set for hosts whose keys allow it") {
                                                            "line 2: the signature is not that of the key"});
 }
 
+TEST_CASE("limits of this host alone are kept however long it was away, and signed ones for 30 days") {
+  SetLimits set, late;
+  set.Put({TagLimit("x", 5), {}, {}}, kToday);
+  set.Put({TagLimit("y", 6, kToday, kToday + 1h), {}, {}}, kToday);
+  const Duration wall = kToday + SetLimits::kRemembered + 24h;
+  CHECK(late.TakeFile(set.File(kToday), {}, wall).empty());
+  CHECK(late.InForce(wall) == set.InForce(wall));
+  CHECK(BurstOf(late, "x", wall) == 5);
+
+  SetLimits signed_too;
+  set.Put(Signed(TagLimit("z", 7)), kToday);
+  CHECK(signed_too.TakeFile(set.File(kToday), {}, wall).size() == 1);
+  CHECK(BurstOf(signed_too, "x", wall) == 5);
+  CHECK(signed_too.aside() == 0);
+}
+
 TEST_CASE("limits whose key goes are set aside, and hold again if it is back within 30 days") {
   const OperatorSecret bob = MakeOperatorSecret();
   const OperatorKeys only_bob = {{bob.key, "bob"}};

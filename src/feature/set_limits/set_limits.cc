@@ -180,10 +180,9 @@ std::vector<std::string> SetLimits::TakeFile(std::string_view text, const Operat
   std::int64_t written_us = 0;
   std::from_chars(head.data(), head.data() + head.size(), written_us);
   if (written_us < 0 || written_us > kDateMicrosecondsMax) written_us = 0;
-  if (wall - std::chrono::microseconds(written_us) > kRemembered) {
-    return {"this host was away for so long that limits may have been cleared meanwhile: peers have to tell them"};
-  }
   written_ = std::chrono::microseconds(written_us);
+  const bool was_away = wall - written_ > kRemembered;
+  bool is_left_to_peers = false;
   std::vector<std::string> left_out;
   for (std::size_t number = 2; !text.empty(); ++number) {
     std::string_view line = take_line();
@@ -196,6 +195,8 @@ std::vector<std::string> SetLimits::TakeFile(std::string_view text, const Operat
     auto limit = ParseSigned(line);
     if (!limit) {
       left_out.push_back(fmt::format("line {}: {}", number, limit.error().message));
+    } else if (was_away && !limit->local()) {
+      is_left_to_peers = true;
     } else if (!limit->local() && !IsGenuine(*limit)) {
       left_out.push_back(fmt::format("line {}: the signature is not that of the key", number));
     } else if (is_aside || !Allows(keys, *limit)) {
@@ -203,6 +204,10 @@ std::vector<std::string> SetLimits::TakeFile(std::string_view text, const Operat
     } else if (Put(std::move(*limit), wall) == Outcome::kCrowded) {
       left_out.push_back(fmt::format("line {}: there are {} limits already", number, kMost));
     }
+  }
+  if (is_left_to_peers) {
+    left_out.emplace_back("this host was away for so long that limits that operators have signed may have been cleared "
+                          "meanwhile: peers have to tell them");
   }
   Keep(keys, wall);
   return left_out;

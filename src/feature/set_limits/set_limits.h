@@ -26,7 +26,7 @@ inline bool IsInForce(const SetLimit& limit, Duration wall) {
 class SetLimits {
  public:
   static constexpr std::size_t kMost = 1000;
-  // How long one that has ended is remembered. A host that was away for longer begins without what it knew.
+  // How long one that has ended is remembered. A host that was away for longer begins with its local ones only.
   static constexpr Duration kRemembered = std::chrono::hours(24 * 30);
   // How far the clock of another host may be ahead, where a limit was set.
   static constexpr Duration kAheadMax = std::chrono::minutes(5);
@@ -84,8 +84,8 @@ class SetLimits {
   static bool IsFile(std::string_view head) { return head.starts_with(kFileBegin); }
   std::string File(Duration wall) const;
 
-  // Takes what a file says and `keys` allow; without keys, what was set without one. The rest is set aside. Returns
-  // what was left out and why, a line each.
+  // Takes what a file says and `keys` allow; without keys, what was set without one. The rest is set aside. Leaves out
+  // what is signed if the file was written more than kRemembered ago. Returns what was left out and why, a line each.
   std::vector<std::string> TakeFile(std::string_view text, const OperatorKeys& keys, Duration wall);
 
   // Sets aside what these keys do not allow, and takes what is there and they do. False: nothing has changed.
