@@ -360,7 +360,7 @@ constexpr Count kCounts[] = {
      AT(penalties.refusals_untold)},
     {"sites", "", "Other sites, of sites.others.", AT(process.sites.others), kGauge},
     {"sites_heard", "", "Of them, are heard now.", AT(process.sites.heard), kGauge},
-    {"sites_partly", "", "Of these, are not heard by all of their owners.", AT(process.sites.partly), kGauge},
+    {"sites_partly", "", "Other sites that are heard, but not by all owners.", AT(process.sites.partly), kGauge},
     {"sites_tags", "", "Tags of this host that its site uses, and other sites are told of.",
      AT(process.sites.sharing.tags), kGauge},
     {"sites_told", "", "Entries told to other sites.", AT(process.sites.sharing.told)},
@@ -527,8 +527,7 @@ constexpr Count kCounts[] = {
     {"last_reload_good", "", "0 while the last reload is one that was refused, otherwise 1.",
      AT(process.last_reload_good), kGauge, "dthrottled_config_last_reload_success"},
     {"config_age", "seconds", "For how long these settings have been in force.", AT(process.settings_age), kGauge},
-    {"log_suppressed", "", "Log messages held back because they came too fast, or lost because the log had no room.",
-     AT(process.log_suppressed)},
+    {"log_suppressed", "", "Log messages that came too fast, or had no room in the log.", AT(process.log_suppressed)},
 };
 
 #undef AT

@@ -100,7 +100,7 @@ class ExchangeCore {
     return std::make_shared<const std::string>(encoded_);
   }
 
-  // Of a refusal that nothing has asked for. Hellos, and requests for snapshots, have odd numbers.
+  // The number of a refusal that nothing has asked for. Hellos, and requests for snapshots, have odd numbers.
   static constexpr std::uint64_t kUnasked = 2;
 
   // `snapshot`: the one that is refused; 0: something else.

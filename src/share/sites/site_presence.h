@@ -15,8 +15,8 @@ struct SitePresence {
   PeerAge age{};         // of the latest of those that are up
 };
 
-// Of each of so many sites, by number. An owner counts that is up and says that it is one of as many as the site has,
-// or has yet to report. Where none says so, all hosts of the site count that have ever been up.
+// How each of so many sites is heard, by number. A site has as many owners as those that are up say; an owner counts
+// that is up and says that it is one, or has yet to report. Where none says so, all hosts count that were ever up.
 std::vector<SitePresence> PresenceOf(const std::vector<PeerStatus>& peers, std::size_t sites);
 
 }    // namespace dthrottle
