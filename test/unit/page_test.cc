@@ -582,7 +582,12 @@ TEST_CASE("tokens are lent while no penalty is in force, refusals are asked for,
   CHECK(worker.Refuses("C", At(1s)));
   for (int i = 0; i < 2; ++i) other.Serves("D", At(1s));
   CHECK(other.Decide("D", At(1s)) == DTHROTTLE_PAGE_SERVE);
-  Penalize(*host.limiter, {{"D", false}}, At(60s), At(1s));
+  LimiterCore& core = host.limiter->ways().core();
+  const std::uint64_t hash = core.table->Hash({"D", false});
+  {
+    const Table::Shard shard(*core.table, hash);
+    core.penalties.Hear({"D", false}, hash, {3, 1min, 1min, false}, At(60s), At(1s));
+  }
   other.entries.Look(At(1100ms));
   CHECK(other.Refuses("D", At(1100ms)));
 }
