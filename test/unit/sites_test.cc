@@ -83,9 +83,10 @@ class Owner {
   }
   // Its rule has a quota.
   void KeepQuotas() {
-    host_.limiter->ways().KeepQuotas(
-        std::as_writable_bytes(std::span(counted_)), {}, kHostCounters + 1,
-        [](const QuotaCalendar&) { return QuotaPeriods{0, 86'400, 2 * 86'400, kBegin + 24h}; });
+    host_.limiter->ways().KeepQuotas(std::make_unique<Quotas>(
+        std::as_writable_bytes(std::span(counted_)), std::array<std::byte, 16>{}, kHostCounters + 1,
+        [this](const Tag& tag) { return host_.limiter->table().Hash(tag); },
+        [](const QuotaCalendar&) { return QuotaPeriods{0, 86'400, 2 * 86'400, kBegin + 24h}; }));
   }
   // Its host says something of the tag beside hits; a site does.
   void HearSay(const std::string& tag, const Besides& said, Instant now) {
