@@ -19,6 +19,7 @@
 #include "feature/set_limits/ctl.h"
 #include "io/keys.h"
 #include "io/number_option.h"
+#include "io/output_main.h"
 
 namespace dthrottle {
 namespace {
@@ -122,5 +123,5 @@ int Main(int argc, char** argv) {
 }    // namespace dthrottle
 
 int main(int argc, char** argv) {
-  return dthrottle::Main(argc, argv);
+  return dthrottle::WithOutput([&] { return dthrottle::Main(argc, argv); });
 }

@@ -7,11 +7,11 @@
 #include <atomic>
 #include <memory>
 
+#include "io/csv.h"
 #include "io/number_option.h"
 #include "io/picture.h"
 #include "io/progress.h"
 #include "lab/command.h"
-#include "lab/csv.h"
 #include "lab/effort.h"
 #include "lab/lease_fleet.h"
 

@@ -2,6 +2,7 @@
 // virtual clocks and wires. See man/dthrottle-sim.1.
 #include <CLI/CLI.hpp>
 
+#include "io/output_main.h"
 #include "lab/compare_command.h"
 #include "lab/figure_command.h"
 #include "lab/lease_command.h"
@@ -33,5 +34,5 @@ int Main(int argc, char** argv) {
 }    // namespace dthrottle::lab
 
 int main(int argc, char** argv) {
-  return dthrottle::lab::Main(argc, argv);
+  return dthrottle::WithOutput([&] { return dthrottle::lab::Main(argc, argv); });
 }

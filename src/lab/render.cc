@@ -6,7 +6,7 @@
 #include <iterator>
 
 #include "config/values.h"
-#include "lab/csv.h"
+#include "io/csv.h"
 
 namespace dthrottle::lab {
 namespace {

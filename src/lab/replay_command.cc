@@ -11,9 +11,9 @@
 
 #include "admin/escape.h"
 #include "config/values.h"
+#include "io/csv.h"
 #include "io/files.h"
 #include "io/progress.h"
-#include "lab/csv.h"
 #include "lab/dividing_hosts.h"
 #include "lab/log_file.h"
 #include "lab/owning_hosts.h"

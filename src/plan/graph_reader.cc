@@ -269,11 +269,11 @@ class DotParser {
     return token_.kind == Token::Kind::kEnd ? Result<void>() : Wrong("the end");
   }
 
-  // a -- b -- c [weight=2]; or: a [..]; or: name = value; or: node [..];
+  // a -- b -- c [weight=2]; or: a [..]; or: name = value; or: node [..]; or, of links that come later: edge [..];
   Result<void> Statement() {
     if (token_.Is("{") || token_.IsWord("subgraph")) return builder_.Wrong(token_.line, "subgraphs are not understood");
     if (!token_.IsId()) return Wrong("a node");
-    const bool defaults = token_.IsWord("node") || token_.IsWord("edge") || token_.IsWord("graph");
+    const bool of_links = token_.IsWord("edge"), defaults = of_links || token_.IsWord("node") || token_.IsWord("graph");
     std::vector<std::string> chain{token_.text};
     const std::size_t line = token_.line;
     if (const auto done = Advance(); !done) return done;
@@ -292,10 +292,11 @@ class DotParser {
     }
     if (token_.Is("->")) return builder_.Wrong(token_.line, "links have no direction here: use --");
     if (token_.Is(":")) return builder_.Wrong(token_.line, "ports are not understood");
-    double weight = 1;
+    double weight = weight_;
     while (token_.Is("[")) {
       if (const auto done = Attributes(weight); !done) return done;
     }
+    if (of_links) weight_ = weight;
     if (defaults) return {};
     if (chain.size() == 1) {
       const Result<std::uint32_t> node = builder_.Node(chain[0], line);
@@ -334,6 +335,7 @@ class DotParser {
   Builder builder_;
   Lexer lexer_;
   Token token_;
+  double weight_ = 1;    // of a link that says none
 };
 
 }    // namespace

@@ -13,6 +13,7 @@
 #include "config/load.h"
 #include "io/files.h"
 #include "io/number_option.h"
+#include "io/output_main.h"
 #include "io/progress.h"
 #include "plan/divided_graph.h"
 #include "plan/input.h"
@@ -164,8 +165,11 @@ int Main(int argc, char** argv) {
   if (options.gamma > 0) options.question.gamma = options.gamma;
   if (options.limit > 0) options.question.limit_total = options.limit;
   if (options.period_s > 0) options.question.period_s = options.period_s;
-  if (options.rounds > 0) options.question.rounds = std::max(static_cast<std::uint64_t>(options.rounds), kRoundsMin);
-  if (options.rounds == 0) options.question.rounds = 0;
+  if (options.rounds >= 0) options.question.rounds = static_cast<std::uint64_t>(options.rounds);
+  if (options.rounds > 0 && options.question.rounds < kRoundsMin) {
+    return Complain(EX_USAGE, fmt::format("--rounds: {} is too few: allowed are 0 and {} to {}", options.rounds,
+                                          kRoundsMin, kRoundsMax));
+  }
   if (options.no_weights) {
     options.question.solver = std::nullopt;
   } else {
@@ -190,5 +194,5 @@ int Main(int argc, char** argv) {
 }    // namespace dthrottle::plan
 
 int main(int argc, char** argv) {
-  return dthrottle::plan::Main(argc, argv);
+  return dthrottle::WithOutput([&] { return dthrottle::plan::Main(argc, argv); });
 }

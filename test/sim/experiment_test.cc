@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <string>
 
-#include "lab/csv.h"
+#include "io/csv.h"
 #include "lab/experiment.h"
 #include "lab/render.h"
 

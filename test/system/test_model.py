@@ -1,7 +1,9 @@
 """dthrottle-plan model: every golden case of the sources, answered by the command."""
 
+import csv
 import json
 import math
+import os
 import shutil
 import subprocess
 import tempfile
@@ -275,6 +277,20 @@ class Model(SystemTest):
         self.assertEqual(lines[:2], ["level              4.5", "reserve            0"])
         self.assertEqual(len({len(line) for line in lines[3:]}), 1)
         self.assertTrue(math.isclose(self.model(*arguments[1:]).facts["level"], 4.5))
+
+    def test_csv_quotes_what_it_has_to_and_has_facts_where_there_are_no_rows(self):
+        header, row = csv.reader(plan("model", "leases", "-C", 10, "--clients", 'x"y:5', "--csv").stdout.splitlines())
+        self.assertEqual((len(header), row[0]), (len(row), 'x"y'))
+        self.assertEqual(plan("model", "jain", "--values", "1,1", "--csv").stdout, "name,value\njain,1\nspread,0\n")
+
+    def test_output_that_cannot_be_written_is_an_error_with_a_status(self):
+        long = ["model", "dst", "dst:1", "-r", joined(range(1, 11)), "-x", joined(range(1, 11)), "-g", "0.1",
+                "--rounds", "5000", "--csv"]
+        for arguments, stream in ((long, "stdout"), (["no-such-file"], "stderr")):
+            with open("/dev/full", "w") as full:
+                streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: full}
+                done = subprocess.run([PLAN, *arguments], **streams)
+            self.assertEqual(done.returncode, os.EX_IOERR, arguments)
 
     def test_the_manual_s_examples_print_what_it_says(self):
         manual = (CASES.parents[2] / "man/dthrottle-plan.1").read_text()

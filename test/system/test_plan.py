@@ -33,6 +33,10 @@ class Plan(SystemTest):
         self.assertEqual((done.returncode, done.stderr), (EX_OK, ""))
         return json.loads(done.stdout)
 
+    def test_too_few_rounds_to_simulate_are_refused(self):
+        done = plan("ring:5", "--no-weights", "--rounds", 5)
+        self.assertEqual((done.returncode, "allowed are 0 and 640 to" in done.stderr), (64, True))
+
     def test_the_paper_s_two_graphs_have_the_figures_of_its_tables_3_and_4(self):
         for number, links, cycle, speed, noise in ((1, GRAPH_1, 0.4226, 0.9969, 334.80), (2, GRAPH_2, 0.2222, 0.9727, 69.31)):
             (self.directory / "graph").write_text(links)

@@ -63,6 +63,12 @@ TEST_CASE("DOT says the same") {
   REQUIRE(read.graph.links().size() == 3);
   CHECK(read.graph.links()[1].weight == 2);
   CHECK(read.graph.links()[2].weight == 1);
+  const NamedGraph edges =
+      Read("graph { a -- b; edge [weight=5]; b -- c; c -- d [weight=2]; node [weight=7]; d -- e }");
+  REQUIRE(edges.graph.links().size() == 4);
+  for (const auto& [link, weight] : {std::pair(0, 1.0), {1, 5.0}, {2, 2.0}, {3, 5.0}}) {
+    CHECK(edges.graph.links()[static_cast<std::size_t>(link)].weight == weight);
+  }
   // A node may be called "graph" in a list of links.
   CHECK(Read("graph b\n").names == Names{"graph", "b"});
 }

@@ -11,6 +11,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "io/csv.h"
 #include "io/number_option.h"
 #include "plan/input.h"
 
@@ -61,9 +62,18 @@ std::string RenderText(const Table& table) {
   return out;
 }
 
+// As RFC 4180 has it. What has no rows are its facts.
 std::string RenderCsv(const Table& table) {
+  std::vector<std::vector<std::string>> rows = Cells(table, true);
+  if (rows.empty()) {
+    rows.push_back({"name", "value"});
+    for (const auto& [name, value] : table.facts) rows.push_back({name, fmt::format("{}", value)});
+  }
   std::string out;
-  for (const auto& row : Cells(table, true)) out += fmt::format("{}\n", fmt::join(row, ","));
+  for (auto& row : rows) {
+    for (std::string& cell : row) cell = CsvField(cell);
+    out += fmt::format("{}\n", fmt::join(row, ","));
+  }
   return out;
 }
 

@@ -1,6 +1,6 @@
-#include "lab/csv.h"
+#include "io/csv.h"
 
-namespace dthrottle::lab {
+namespace dthrottle {
 
 std::string CsvField(std::string_view text) {
   if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
@@ -12,4 +12,4 @@ std::string CsvField(std::string_view text) {
   return quoted + '"';
 }
 
-}    // namespace dthrottle::lab
+}    // namespace dthrottle

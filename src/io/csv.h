@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace dthrottle::lab {
+namespace dthrottle {
 
 // A field as it stands in a file: in quotes if it has to be.
 std::string CsvField(std::string_view text);
@@ -37,4 +37,4 @@ class Csv {
   std::string text_;
 };
 
-}    // namespace dthrottle::lab
+}    // namespace dthrottle
