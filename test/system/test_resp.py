@@ -249,11 +249,14 @@ const { createClient } = require('redis');
 
 
 WAIT = re.compile(rb"(?<=\$5\r\nlimit\r\n)((?:\$\d+\r\n[^\r]*\r\n){2}):(\d+)")    # behind a key and its rule
+SECONDS = re.compile(rb"(\*5(?:\r\n:\d+){3}\r\n):(-?\d+)\r\n:(\d+)")    # the last two of CL.THROTTLE
 
 
 def without_waits(replies):
-    """What is compared of replies where time passes, and the waits of questions, in milliseconds."""
-    return WAIT.sub(rb"\1:WAIT", replies), [int(wait) for _, wait in WAIT.findall(replies)]
+    """What is compared of replies where time passes, and the waits in them, in milliseconds."""
+    waits = [int(wait) for _, wait in WAIT.findall(replies)]
+    waits += [1000 * int(wait) for _, *both in SECONDS.findall(replies) for wait in both]
+    return SECONDS.sub(rb"\1:WAIT\r\n:WAIT", WAIT.sub(rb"\1:WAIT", replies)), waits
 
 
 class Transcripts(SystemTest):
