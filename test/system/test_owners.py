@@ -105,7 +105,7 @@ class Owners(ParallelTest):
                 # is the owner's own level; one that is slower than the next report is passed over, as the next says it.
                 def known():
                     return all(abs(missing(third, tag)) <= 1 for tag in tags)
-                for _ in range(5):
+                for _ in range(10):
                     for tag in (tag for tag in tags if abs(missing(third, tag)) > 1):
                         served[tag] += third.served(tag, 1)
                     soon = time.monotonic() + 3
