@@ -149,11 +149,13 @@ bool Dividing::Apply() {
       division_.SetPart({p->tag, p->is_digest}, share.key, PartOfWhole(share.parts), now_);
     }
   }
-  division_.ChangeParts([&](PartTable& parts) {
-    for (const TagShare& share : nameless) {
-      if (PartTable::Entry* const entry = parts.Find(share.key)) entry->part = PartOfWhole(share.parts);
-    }
-  });
+  if (!nameless.empty()) {    // or queries would wait for nothing
+    division_.ChangeParts([&](PartTable& parts) {
+      for (const TagShare& share : nameless) {
+        if (PartTable::Entry* const entry = parts.Find(share.key)) entry->part = PartOfWhole(share.parts);
+      }
+    });
+  }
   return applied_ < incoming_.shares.size() || !from_capacity_.empty();
 }
 
