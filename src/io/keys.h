@@ -29,7 +29,7 @@ Result<void> WriteKeyFile(const std::string& path, const KeyPair& keys);
 // Makes a file for the other hosts' directories. `address` may be empty. Fails if it exists.
 Result<void> WritePublicKeyFile(const std::string& path, std::string_view public_key, std::string_view address);
 
-// Whose a file that holds a secret may be, beside root's. Root may look at one for the user that it belongs to.
+// The user that a file with a secret may belong to, if it is not root's. Root may look at one for any user.
 enum class SecretOwner { kThisUser, kAnyUser };
 
 // Fails if anybody but that user, or root, could have read or written a file that holds a secret.

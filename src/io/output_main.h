@@ -1,4 +1,4 @@
-// What a program does whose output cannot be written: the standard streams throw then.
+// Ends a program whose output cannot be written. fmt::print throws then.
 #pragma once
 
 #include <sysexits.h>

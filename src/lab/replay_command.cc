@@ -27,7 +27,7 @@ using Spread = ReplayOptions::Spread;
 constexpr std::uint64_t kLinesBetweenLooks = 4096;    // at how far it is, and whether it is to end
 constexpr std::size_t kCsvBytes = std::size_t{1} << 20;    // written at once
 constexpr std::uint32_t kReplayHostsMax = 256;
-constexpr std::int64_t kLateMax = 60;    // s, a request that was under way for longer is not to be expected
+constexpr std::int64_t kLateMax = 60;    // seconds; no request is expected to be under way for longer
 
 const std::map<std::string, Spread> kSpreads = {
     {"random", Spread::kRandom}, {"sticky", Spread::kSticky}, {"round-robin", Spread::kRoundRobin}};
