@@ -199,6 +199,7 @@ TEST_CASE("a hog, or twenty of them, take nothing from 3,000 tags") {
   for (const std::uint32_t owners : {0, 4}) {
     if (kSanitized && owners == 0) continue;
     for (const Demand& hogs : {Demand{"hog", 1, 1000}, Demand{"hog", 20, 100}}) {
+      if (kSanitized && hogs.tags > 1) continue;
       Case its{.share = "forecast", .demands = {{"tag", 3000, 0.2}}, .owners = owners};
       its.demands.push_back(hogs);
       const Shares shares = Measure(its, 1);
@@ -213,7 +214,7 @@ TEST_CASE("a hog, or twenty of them, take nothing from 3,000 tags") {
 
 TEST_CASE("fair shares hold on 64 hosts whose tags eight of them own") {
   const Case its{
-      .share = "forecast", .demands = {{"tag", 99, 8}, {"hog", 1, 1000}}, .hosts = 64, .owners = 8};
+      .share = "forecast", .demands = {{"tag", 99, 8}, {"hog", 1, 1000}}, .hosts = kSanitized ? 20u : 64u, .owners = 8};
   const Shares shares = Measure(its, 1);
   CAPTURE(shares.used, shares.worst.at("tag"), shares.mean.at("tag"), shares.mean.at("hog"));
   CHECK(shares.worst.at("tag") > 0.95);

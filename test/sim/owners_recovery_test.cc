@@ -87,7 +87,7 @@ Recovery Measure(const RecoveryOptions& options) {
 
 // Hosts notice in up to two seconds that the owner is back, each when it has something to say.
 TEST_CASE("an owner that was killed and wiped has the levels of all hosts soon, and its tags get no second burst") {
-  RecoveryOptions options{.hosts = kSanitized ? 40u : 150u};
+  RecoveryOptions options{.hosts = kSanitized ? 24u : 150u};
   double wiped_over = 0, calm_over = 0;
   for (options.seed = 1; options.seed <= 2; ++options.seed) {    // one is off by a third
     options.wiped = true;
@@ -106,7 +106,7 @@ TEST_CASE("levels that are lost on the way to an owner that was killed are asked
   const std::uint64_t seeds = Fewer(6);
   double all = 0;
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
-    const Recovery lossy = Measure({.hosts = 150, .loss = 0.05, .seed = seed});
+    const Recovery lossy = Measure({.hosts = kSanitized ? 60u : 150u, .loss = 0.05, .seed = seed});
     CAPTURE(seed, lossy.all, lossy.most);
     CHECK(lossy.most > 0);
     CHECK(lossy.most < 4);    // a hello that is lost is said again after a second or so
