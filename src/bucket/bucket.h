@@ -31,6 +31,12 @@ inline constexpr double kBurstMin = 1, kBurstMax = 1e9;       // tokens
 inline constexpr double kRateMin = 1e-6, kRateMax = 1e9;      // tokens/s
 inline constexpr double kRefillSecondsMax = 366.0 * 86400;    // burst / rate
 
+// The slowest rate that fits a burst, tokens/s. The quotient may have been rounded down, and then burst / rate is too large.
+inline double RateMin(Tokens burst) {
+  const double rate = std::max(burst / kRefillSecondsMax, kRateMin);
+  return burst / rate <= kRefillSecondsMax ? rate : std::nextafter(rate, kRateMax);
+}
+
 // Which limit a bucket is under: an index into the rulebook in force.
 using LimitIndex = std::uint32_t;
 

@@ -7,6 +7,7 @@
 
 #include "base/worker_page.h"
 #include "lab/dividing_hosts.h"
+#include "rule/equal_part.h"
 
 namespace dthrottle::lab {
 namespace {
@@ -14,17 +15,11 @@ namespace {
 // Slots of a table with twice the room that the workloads' tags need.
 constexpr std::size_t kBytesPerTag = 256;
 
-// The most frugal way: every host has an N-th of each limit, though no bucket can hold less than a token.
-template <class T>
-void Split(T& limit, double hosts) {
-  limit.burst = std::max(limit.burst / hosts, kBurstMin);
-  limit.rate = std::max(limit.rate / hosts, kRateMin);
-}
-
 std::uint64_t SplitQuota(std::uint64_t quota, std::uint32_t hosts) {
   return quota == 0 ? 0 : std::max<std::uint64_t>(quota / hosts, 1);
 }
 
+// With Share::kLocal the most frugal way: every host has an N-th of each limit.
 std::shared_ptr<const Rulebook> RulesUnder(const FleetFile& file, std::optional<Share> scheme) {
   std::vector<Rule> rules = file.settings.rules;
   std::vector<Override> overrides = file.settings.overrides;
@@ -33,14 +28,14 @@ std::shared_ptr<const Rulebook> RulesUnder(const FleetFile& file, std::optional<
     rule.share = scheme.value_or(rule.share);
     if (rule.share != Share::kLocal && rule.share != Share::kDebit) rule.delay = {};    // nothing waits there
     if (scheme != Share::kLocal) continue;
-    Split(rule, file.fleet.hosts);
+    TakeEqualPart(rule, file.fleet.hosts);
     rule.quota = SplitQuota(rule.quota, file.fleet.hosts);
     if (rule.in_flight > 0) rule.in_flight = std::max(rule.in_flight / file.fleet.hosts, std::uint32_t{1});
   }
   for (Override& o : overrides) {
     if (o.mode == Mode::kShadow) o.mode = Mode::kEnforce;
     if (scheme != Share::kLocal) continue;
-    Split(o, file.fleet.hosts);
+    TakeEqualPart(o, file.fleet.hosts);
     if (o.quota) o.quota = SplitQuota(*o.quota, file.fleet.hosts);
   }
   return std::make_shared<Rulebook>(std::move(rules), std::move(overrides));

@@ -240,5 +240,9 @@ TEST_CASE("late debits never forgive, and are exact for a bucket that rested sin
   }
 }
 
+TEST_CASE("the slowest rate that fits a burst fits it however it is rounded") {
+  for (double burst = kBurstMin; burst < 400; burst += 0.1) CHECK(burst / RateMin(burst) <= kRefillSecondsMax);
+}
+
 }    // namespace
 }    // namespace dthrottle

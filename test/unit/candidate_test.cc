@@ -201,7 +201,21 @@ TEST_CASE("what one host cannot compare is said, and a divided limit is compared
   CHECK(NotCompared(*candidate, 1).size() == 3);
   const auto compared = AsCompared(*candidate, 4);
   CHECK(compared->rules()[0].rate == 2);
+  CHECK(compared->rules()[0].burst == 2);
   CHECK(compared->rules()[0].in_flight == 0);
   CHECK_FALSE(compared->any_quota());
   CHECK(NotCompared(*Rules(RuleOf(8, 8)), 0.1).empty());
+}
+
+TEST_CASE("a part of the slowest limit that is divided can be compared") {
+  for (const double burst : {1.0, 1.1, 10.0, 300.0}) {    // a host's part of 1 is a whole token
+    const double rate = RateMin(burst);
+    const auto candidate = Rules(RuleOf(burst, rate, "share = \"capacity\"") +
+                                 fmt::format("[[override]]\ntag = \"x\"\nburst = {}\nrate = {}\n", burst, rate));
+    for (const std::size_t hosts : {2, 3, 7}) {
+      const auto compared = AsCompared(*candidate, hosts);
+      CHECK(compared->rules()[0].burst / compared->rules()[0].rate <= kRefillSecondsMax);
+      CHECK(compared->overrides()[0].rate == compared->rules()[0].rate);
+    }
+  }
 }

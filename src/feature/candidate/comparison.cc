@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "bucket/table_lookup.h"
+#include "rule/equal_part.h"
 #include "share/ways.h"
 
 namespace dthrottle {
@@ -33,13 +34,13 @@ std::shared_ptr<const Rulebook> AsCompared(const Rulebook& candidate, std::size_
     return index.has_value() && candidate.limit(*index).divided;
   };
   for (Override& its : overrides) {
-    if (divided(its)) its.rate /= static_cast<double>(hosts);
+    if (divided(its)) TakeEqualPart(its, static_cast<double>(hosts));
     its.quota.reset();
   }
   for (Rule& rule : rules) {
     if (rule.share == Share::kCapacity) {
-      rule.rate /= static_cast<double>(hosts), rule.share = Share::kLocal;
-      rule.max_own_limit = 0;
+      TakeEqualPart(rule, static_cast<double>(hosts));
+      rule.share = Share::kLocal, rule.max_own_limit = 0;
     }
     rule.in_flight = 0, rule.quota = 0, rule.shed = false;
   }
