@@ -10,6 +10,8 @@ namespace dthrottle {
 inline constexpr std::uint64_t kAllHosts = 0;
 // Counters of hosts begin here. Sites use lower ones: each tells others what its hosts have counted (protocol/sites.md).
 inline constexpr std::uint64_t kHostCounters = std::uint64_t{1} << 32;
+// When a period may begin or end, in seconds since 1970: no message says a later instant.
+inline constexpr std::uint64_t kQuotaPeriodMax = std::uint64_t{1} << 40;
 
 struct QuotaWord {
   std::uint64_t counter = kAllHosts;    // names who counted, below 2^56: a host from one boot to the next

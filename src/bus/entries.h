@@ -37,7 +37,7 @@ inline constexpr std::uint64_t kDemandMax = std::uint64_t{1} << 50;    // thousa
 inline constexpr std::size_t kDemandBytesMax = 2 + 8;    // which entry, how many lie between; and its number
 inline constexpr std::uint64_t kTokensBackMax = std::uint64_t{1} << 40;    // as hits
 inline constexpr std::uint64_t kPlacesMax = 1'000'000;    // of a tag
-inline constexpr std::uint64_t kQuotaTokensMax = std::uint64_t{1} << 40, kQuotaPeriodMax = std::uint64_t{1} << 40;
+inline constexpr std::uint64_t kQuotaTokensMax = std::uint64_t{1} << 40;
 inline constexpr std::uint64_t kQuotaCounterMax = (std::uint64_t{1} << 56) - 1;
 inline constexpr std::uint64_t kPenaltyMsMax = std::uint64_t{7} * 24 * 3600 * 1000;
 inline constexpr std::uint64_t kRefusalsMax = 1'000'000;    // of a tag

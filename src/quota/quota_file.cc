@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/quota_word.h"
 
 namespace dthrottle {
 
@@ -89,6 +90,7 @@ QuotaSlot& QuotaFile::slot(std::size_t i) const {
 
 // The region may hold anything, so every field is looked at.
 bool QuotaFile::IsWhole(const QuotaSlot& s, std::size_t slots) {
+  if (s.period > kQuotaPeriodMax || s.until > kQuotaPeriodMax) return false;
   if (s.kind == QuotaSlot::kTag) {
     return s.own.taken <= kCountMax && s.own.back <= s.own.taken && s.own.is_digest <= 1 &&
            (s.own.is_digest == 0 || s.own.size == kDigestBytes);

@@ -443,6 +443,23 @@ TEST_CASE("quota: a region of junk is taken over as one that holds nothing") {
   }
 }
 
+TEST_CASE("quota: a slot whose period begins or ends when no message can say is free after a kill") {
+  constexpr std::uint64_t kFar = kQuotaPeriodMax + 1;
+  constexpr auto kBegins = &QuotaSlot::period, kEnds = &QuotaSlot::until;
+  for (const auto date : {kBegins, kEnds}) {
+    for (const std::size_t broken : {0, 1}) {    // of the tag, and of what others have counted of it
+      Counter c;
+      CHECK(c.Serves("api:a", 3) == 3);
+      c.Hear("api:a", {77, DayOf(c), 2, 0});
+      c.slot(broken).*date = kFar;
+      c.Kill();
+      CHECK(c.slot(broken).kind == QuotaSlot::kFree);
+      CHECK(c.Standing("api:a").used == (broken == 0 ? 0 : 3));
+      for (const auto& [tag, word] : c.Told()) CHECK(word.period <= kQuotaPeriodMax);
+    }
+  }
+}
+
 // ---- Peers ----
 
 TEST_CASE("quota: hosts that hear of each other, late, twice and in any order, and are killed, count every token once") {
