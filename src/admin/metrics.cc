@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "admin/accuracy.h"
+#include "admin/counts.h"
 #include "admin/cut.h"
 #include "admin/escape.h"
 #include "limiter/retention.h"

@@ -1,6 +1,6 @@
 // The counts as Prometheus scrapes them: its text format 0.0.4.
 //
-// Every count of snapshot.h is a series. What is counted by rule or by peer, and histograms, are in the table of
+// Every count of counts.h is a series. What is counted by rule or by peer, and histograms, are in the table of
 // families in metrics.cc. Labels have only values that settings bound: rules, peers, verdicts; never a tag, of which
 // there may be millions and which strangers choose. So an answer has no more than
 //

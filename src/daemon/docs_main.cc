@@ -7,8 +7,8 @@
 #include <iterator>
 #include <string>
 
+#include "admin/counts.h"
 #include "admin/metrics.h"
-#include "admin/snapshot.h"
 #include "config/keys.h"
 
 namespace {

@@ -143,6 +143,7 @@ ShedStatus Shedding::Status() const {
 
 ShedCounts Shedding::Counts() const {
   ShedCounts counts = counts_;
+  counts.blind = active_ && !sample_;
   if (sample_ && Curve().high() > 0) counts.signal = std::max(0.0, sample_->reading.value / Curve().high());
   return counts;
 }

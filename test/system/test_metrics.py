@@ -254,6 +254,8 @@ class Views(SystemTest):
                         "resp_evicted", "resp_protocol_errors"):
             self.assertIn(f"dthrottled_{counter}_total", panels)
             self.assertIn(f"dthrottled_{counter}_total", alerts)
+        self.assertIn("dthrottled_shed_blind", panels)
+        self.assertIn("dthrottled_shed_blind", alerts)    # a reporter that is gone steps no counter any more
 
     def test_the_dashboard_has_the_form_that_grafana_imports(self):
         for key, kind in (("uid", str), ("title", str), ("schemaVersion", int), ("panels", list), ("time", dict)):

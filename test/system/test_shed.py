@@ -182,9 +182,11 @@ class OtherSignals(ParallelTest):
         with shedding(signal="reported", low=100, high=200, expiry="5s") as daemon:
             self.assertEqual(daemon.served("C", 20), 20)
             self.assertEqual(daemon.admin_json("shed")["note"], "nothing is reported")
+            self.assertEqual(daemon.stats()["shed_blind"], 1)
             self.assertEqual(daemon.admin_json("shed 150")["priorities"][0]["probability"], 0.5)
             daemon.admin("shed 200")
             self.assertEqual(daemon.served("C", 20), 0)
+            self.assertEqual(daemon.stats()["shed_blind"], 0)
             daemon.admin("shed 99.5")
             self.assertEqual(daemon.served("C", 20), 20)
             last = time.monotonic()
@@ -194,7 +196,8 @@ class OtherSignals(ParallelTest):
             self.assertEqual(daemon.served("C", 20), 20)
             self.assertIn("older than shed.expiry", daemon.admin_json("shed")["note"])
             time.sleep(0.3)
-            self.assertEqual(daemon.stats()["shed_expired"], 1)
+            stats = daemon.stats()
+            self.assertEqual((stats["shed_expired"], stats["shed_blind"]), (1, 1))
             self.assertEqual(daemon.log.count("is older than shed.expiry"), 1)
 
     def test_the_curve_is_the_one_that_is_set(self):

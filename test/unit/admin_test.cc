@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "admin/counts.h"
 #include "admin/escape.h"
 #include "base/prng.h"
 #include "config/keys.h"

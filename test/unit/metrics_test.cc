@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "admin/counts.h"
 #include "config/keys.h"
 #include "limiter/shedder.h"
 #include "rule/rulebook.h"

@@ -1,7 +1,7 @@
 // `stats`: everything that is counted, and how accurate shared limits are.
 #include "admin/accuracy.h"
 #include "admin/commands/commands.h"
-#include "admin/snapshot.h"
+#include "admin/counts.h"
 #include "share/ways.h"
 
 namespace dthrottle::commands {
