@@ -86,6 +86,31 @@ class OneHost(ParallelTest):
                 daemon.start()
                 self.assertEqual(len(daemon.admin_json("limit list")), 0 if sections else 2)
 
+    def test_a_stop_leaves_limits_that_their_file_could_not_keep_to_the_next_start(self):
+        directory = fresh_directory() / "kept"
+        directory.mkdir()
+        away = directory.with_name("away")
+        with Daemon(rule(burst=10), operator={"limits_file": f"{directory}/limits"}) as daemon:
+            for tag in ("cleared", "kept"):
+                self.assertIsNone(daemon.admin_json(f"limit set tag 5 1 - {tag}")["note"])
+            directory.rename(away)
+            for command in ("clear tag cleared", "set tag 6 1 - new"):
+                self.assertIn("not kept over a restart: ", daemon.admin_json(f"limit {command}")["note"])
+            daemon.stop()
+            away.rename(directory)
+            older = (directory / "limits").read_text()
+            state = (daemon.directory / "table.state").read_bytes()
+            daemon.start()
+            def bursts():
+                return [burst(daemon, tag) for tag in ("cleared", "kept", "new")]
+            self.assertEqual(bursts(), [10, 5, 6])
+            wait_until(lambda: (directory / "limits").read_text() != older, "the file is written anew")
+            self.assertIsNone(daemon.admin_json("limit set tag 7 1 - new")["note"])
+            daemon.kill()
+            (daemon.directory / "table.state").write_bytes(state)    # as where another table was beside the file since
+            daemon.start()
+            self.assertEqual(bursts(), [10, 5, 7])
+
     def test_what_is_wrong_with_a_limit_is_said(self):
         with Daemon(rule()) as daemon:
             ctl = [DTHROTTLECTL, "-s", daemon.admin_path, "limit"]

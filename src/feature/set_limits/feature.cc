@@ -57,11 +57,21 @@ void SetLimitsFeature::Prepare() {
     }
   }
   if (!settings.operators.limits_file.empty()) TakeLock();
+  TakeNewest();
+}
+
+// The program before may have been unable to write its file, so what it left goes first. Only after a stop another
+// program may have written the file since.
+void SetLimitsFeature::TakeNewest() {
   const HandedSection left = host_.handed.Take(kSection);
-  if (host_.handed.held_at != Instant() && SetLimits::IsFile(left.bytes)) {
-    TakeFile(left.bytes, "limits of the program before");    // it may have been unable to write its file
-  } else if (const auto text = ReadRegularFile(path_, SetLimits::kFileBytesMax); text && !text->empty()) {
-    TakeFile(*text, path_);
+  const auto file = ReadRegularFile(path_, SetLimits::kFileBytesMax);
+  const std::string_view text = file ? std::string_view(*file) : std::string_view();
+  const bool stopped = host_.handed.held_at == Instant();
+  const bool is_old = stopped && SetLimits::WrittenAt(left.bytes) < SetLimits::WrittenAt(text);
+  if (SetLimits::IsFile(left.bytes) && !is_old) {
+    TakeFile(left.bytes, "limits of the program before");
+  } else if (!text.empty()) {
+    TakeFile(text, path_);
   }
 }
 

@@ -87,6 +87,7 @@ class SetLimitsFeature final : public Feature {
   std::string By(const SignedLimit& limit) const;
   bool TakeKeys(std::vector<std::string>& problems);
   void TakeLock();
+  void TakeNewest();
   void TakeFile(std::string_view text, std::string_view from);
   std::string AsideComplaint() const;    // empty: nothing is set aside
   void OnNews();

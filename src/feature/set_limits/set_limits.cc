@@ -168,6 +168,14 @@ std::string SetLimits::File(Duration wall) const {
   return text;
 }
 
+Duration SetLimits::WrittenAt(std::string_view head) {
+  head.remove_prefix(std::min(kFileBegin.size(), head.size()));
+  std::int64_t written_us = 0;
+  std::from_chars(head.data(), head.data() + head.size(), written_us);
+  if (written_us < 0 || written_us > kDateMicrosecondsMax) return {};
+  return std::chrono::microseconds(written_us);
+}
+
 std::vector<std::string> SetLimits::TakeFile(std::string_view text, const OperatorKeys& keys, Duration wall) {
   const auto take_line = [&] {
     const std::size_t end = std::min(text.find('\n'), text.size());
@@ -175,12 +183,7 @@ std::vector<std::string> SetLimits::TakeFile(std::string_view text, const Operat
     text.remove_prefix(std::min(end + 1, text.size()));
     return line;
   };
-  std::string_view head = take_line();
-  head.remove_prefix(std::min(kFileBegin.size(), head.size()));
-  std::int64_t written_us = 0;
-  std::from_chars(head.data(), head.data() + head.size(), written_us);
-  if (written_us < 0 || written_us > kDateMicrosecondsMax) written_us = 0;
-  written_ = std::chrono::microseconds(written_us);
+  written_ = WrittenAt(take_line());
   const bool was_away = wall - written_ > kRemembered;
   bool is_left_to_peers = false;
   std::vector<std::string> left_out;

@@ -82,6 +82,8 @@ class SetLimits {
   static constexpr std::size_t kFileBytesMax =
       kLimitLineBytesMax + 2 * (kMost * (kAsideBytesMax + kLimitLineBytesMax + 1) + kRulesLineBytesMax);
   static bool IsFile(std::string_view head) { return head.starts_with(kFileBegin); }
+  // When a file was written, as its first line says; 0: it says nothing.
+  static Duration WrittenAt(std::string_view head);
   std::string File(Duration wall) const;
 
   // Takes what a file says and `keys` allow; without keys, what was set without one. The rest is set aside. Leaves out
