@@ -17,6 +17,7 @@
 #include "daemon/counting.h"
 #include "daemon/daemon.h"
 #include "daemon/elsewhere.h"
+#include "feature/list.h"
 #include "frontend/list.h"
 #include "io/files.h"
 #include "io/handover.h"
@@ -70,6 +71,7 @@ int CheckOnly(const std::string& path, bool takes_over, std::uint32_t handover_v
     good = good && checked;
   }
   if (!good) return EX_CONFIG;
+  for (const std::string& warning : CheckFeatures(loaded.settings)) fmt::print("{}: {}\n", path, warning);
   fmt::print("{}: ok, {} rules, {} overrides\n", path, loaded.settings.rules.size(), loaded.settings.overrides.size());
   return EX_OK;
 }
@@ -124,10 +126,10 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? EX_OK : EX_USAGE;
   }
+  DT_CHECK(sodium_init() >= 0);
   if (app.count("--check") > 0) return CheckOnly(check, app.count("--handover") > 0, handover);
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);    // a file beyond `ulimit -f` is an error of the call, with a message
-  DT_CHECK(sodium_init() >= 0);
   return Serve(config, {OwnProgram(argv[0]), {argv + 1, argv + argc}});
 }
 

@@ -14,4 +14,10 @@ std::vector<std::unique_ptr<Feature>> MakeFeatures([[maybe_unused]] const Featur
   return all;
 }
 
+std::vector<std::string> CheckFeatures([[maybe_unused]] const Settings& settings) {
+  std::vector<std::string> warnings;
+  SetLimitsFeature::Check(settings, warnings);
+  return warnings;
+}
+
 }    // namespace dthrottle

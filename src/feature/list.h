@@ -2,13 +2,18 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "config/settings.h"
 #include "feature/feature.h"
 
 namespace dthrottle {
 
 // The host must outlive them.
 std::vector<std::unique_ptr<Feature>> MakeFeatures(const FeatureHost& host);
+
+// What a start would warn of in the files that the settings of features name, a line each, for --check.
+std::vector<std::string> CheckFeatures(const Settings& settings);
 
 }    // namespace dthrottle

@@ -119,6 +119,10 @@ Result<void> WritePublicKeyFile(const std::string& path, std::string_view public
       fmt::format("public {}\n{}", public_key, address.empty() ? "" : fmt::format("address {}\n", address)));
 }
 
+SecretOwner CheckedOwner() {
+  return ::geteuid() == 0 ? SecretOwner::kAnyUser : SecretOwner::kThisUser;
+}
+
 Result<void> CheckSecretFile(const std::string& path, SecretOwner of) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) return Fail(fmt::format("{}: {}", path, std::strerror(errno)));
@@ -133,8 +137,8 @@ Result<void> CheckSecretFile(const std::string& path, SecretOwner of) {
   return {};
 }
 
-Result<std::string> ReadSecret(const std::string& path) {
-  if (const auto secret = CheckSecretFile(path); !secret) return tl::unexpected(secret.error());
+Result<std::string> ReadSecret(const std::string& path, SecretOwner of) {
+  if (const auto secret = CheckSecretFile(path, of); !secret) return tl::unexpected(secret.error());
   auto text = ReadRegularFile(path, kKeyBytesMax);
   if (!text) return Fail(text.error().message);
   return std::move(*text);

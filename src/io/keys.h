@@ -31,12 +31,14 @@ Result<void> WritePublicKeyFile(const std::string& path, std::string_view public
 
 // The user that a file with a secret may belong to, if it is not root's. Root may look at one for any user.
 enum class SecretOwner { kThisUser, kAnyUser };
+// Whose files --check may read: root may run it for the daemon's user.
+SecretOwner CheckedOwner();
 
 // Fails if anybody but that user, or root, could have read or written a file that holds a secret.
 Result<void> CheckSecretFile(const std::string& path, SecretOwner of = SecretOwner::kThisUser);
 
 // The text of such a file.
-Result<std::string> ReadSecret(const std::string& path);
+Result<std::string> ReadSecret(const std::string& path, SecretOwner of = SecretOwner::kThisUser);
 
 // Makes a file with the permissions `mode`, on disk. Fails if it exists.
 Result<void> WriteNewFile(const std::string& path, unsigned mode, std::string_view text);

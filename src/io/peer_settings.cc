@@ -1,7 +1,6 @@
 #include "io/peer_settings.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <utility>
 
@@ -27,7 +26,7 @@ Result<HostKeys> ReadKeys(const KeySettings& keys, SecretOwner of) {
 
 Result<void> CheckSection(const KeySettings& keys) {
   if (keys.key_file.empty()) return {};
-  const auto read = ReadKeys(keys, ::geteuid() == 0 ? SecretOwner::kAnyUser : SecretOwner::kThisUser);
+  const auto read = ReadKeys(keys, CheckedOwner());
   return read ? Result<void>() : Fail(read.error().message);
 }
 

@@ -12,7 +12,7 @@ import unittest
 
 from clocks import Date
 from common import ParallelTest, SystemTest, report
-from daemon import DTHROTTLECTL, FIGURES, SANITIZED, Daemon, fresh_directory, override, rule, run, wait_until
+from daemon import DTHROTTLECTL, DTHROTTLED, FIGURES, SANITIZED, Daemon, fresh_directory, override, rule, run, wait_until
 from fleet import Fleet, wait_all_hear
 from test_upgrade import upgrade
 
@@ -475,6 +475,26 @@ class Post(ParallelTest):
             self.assertEqual(burst(a, "C"), 4)
             self.assertEqual(self.post(a, "/limit?tag=C&clear=1")[0], 202)
             wait_until(lambda: (burst(a, "C"), burst(b, "C")) == (10, 10), "it is cleared")
+
+    def test_the_check_and_a_start_warn_of_the_same_in_the_files_that_post_needs(self):
+        alice = Operator()
+        files = {name: alice.file.replace("alice.operator", name) for name in ("junk", "short", "open", "missing")}
+        for name, text in (("junk", "x"), ("short", "x" * 15), ("open", TOKEN)):
+            with open(files[name], "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+                file.write(text)
+        os.chmod(files["open"], 0o644)
+        for key, token, words in ((alice.file, files["short"], ["at least 16 characters"]),
+                                  (files["junk"], files["open"], ["junk: ", "chmod 600"]),
+                                  (files["missing"], files["missing"], ["missing: "] * 2)):
+            settings = {"keys": [alice.line], "http_key_file": key, "http_token_file": token}
+            with Daemon(rule(), operator=settings) as daemon:
+                checked = run(DTHROTTLED, "--check", daemon.settings_path)
+                self.assertEqual(checked.returncode, 0, checked.stdout)
+                said = re.findall(r": (operator\.http.*)", checked.stdout)
+                self.assertEqual(len(said), len(words), said)
+                for word, line in zip(words, said):
+                    self.assertIn(word, line)
+                    self.assertIn(line, daemon.log)
 
     def test_without_a_token_nothing_is_posted(self):
         with Daemon(rule(), admin={"http": "127.0.0.1:0"}) as daemon:

@@ -1,7 +1,6 @@
 #include "feature/set_limits/feature.h"
 
 #include <fmt/format.h>
-#include <sodium.h>
 
 #include <algorithm>
 #include <utility>
@@ -9,16 +8,15 @@
 #include "admin/admin.h"
 #include "base/check.h"
 #include "config/values.h"
+#include "feature/set_limits/operators.h"
 #include "io/clock.h"
 #include "io/files.h"
 #include "io/fresh.h"
-#include "io/keys.h"
 
 namespace dthrottle {
 
 namespace {
 
-constexpr std::size_t kTokenBytesMin = 16;
 constexpr const char* kUnsigned = "operator.keys are set: sign it with one of them (dthrottlectl limit --key FILE)";
 constexpr Duration kWriteEvery = std::chrono::hours(24);    // so that the file says when this host was there
 constexpr Duration kLookEvery = std::chrono::seconds(10);    // at the wall clock, which may be set
@@ -43,6 +41,10 @@ std::string_view Complaint(SetLimits::Outcome outcome) {
 SetLimitsFeature::SetLimitsFeature(const FeatureHost& host) : host_(host), spreading_(set_, {}, FreshPrng()) {}
 
 // ---- Start and settings ----
+
+void SetLimitsFeature::Check(const Settings& settings, std::vector<std::string>& warnings) {
+  static_cast<void>(ReadOperators(settings, CheckedOwner(), warnings));
+}
 
 void SetLimitsFeature::Prepare() {
   const Settings& settings = host_.admin.settings();
@@ -107,42 +109,13 @@ std::string SetLimitsFeature::AsideComplaint() const {
                      "they are kept for 30 days, and hold again when the keys are as they were", n);
 }
 
-// Reads keys and the token. What is bad is told, and then nobody has it. False: the limits that hold are as before.
+// False: the limits that hold are as before.
 bool SetLimitsFeature::TakeKeys(std::vector<std::string>& problems) {
-  const auto& settings = host_.admin.settings().operators;
-  OperatorKeys keys;
-  for (const std::string& text : settings.keys) {
-    if (const auto key = ParseOperatorKey(text)) keys.emplace(key->key, key->name);
-  }
-  own_key_.reset();
-  token_.clear();
-  const auto read = [&](const char* name, const std::string& path) -> std::optional<std::string> {
-    if (path.empty()) return std::nullopt;
-    auto text = ReadSecret(path);
-    if (text) return std::move(*text);
-    problems.push_back(fmt::format("operator.{}: warning: {}", name, text.error().message));
-    return std::nullopt;
-  };
-  if (auto text = read("http_key_file", settings.http_key_file)) {
-    auto secret = ParseOperatorSecret(*text);
-    sodium_memzero(text->data(), text->size());
-    if (secret && keys.contains(secret->key)) {
-      own_key_ = std::move(*secret);
-    } else {
-      problems.push_back(fmt::format("operator.http_key_file: warning: {}: {}", settings.http_key_file,
-                                     secret ? "its public key is not in operator.keys" : secret.error().message));
-    }
-  }
-  if (auto text = read("http_token_file", settings.http_token_file)) {
-    token_ = text->substr(0, text->find('\n'));
-    if (token_.size() < kTokenBytesMin) {
-      token_.clear();
-      problems.push_back(fmt::format("operator.http_token_file: warning: {}: a token has at least {} characters",
-                                     settings.http_token_file, kTokenBytesMin));
-    }
-  }
+  Operators operators = ReadOperators(host_.admin.settings(), SecretOwner::kThisUser, problems);
+  own_key_ = std::move(operators.own_key);
+  token_ = std::move(operators.token);
   const std::lock_guard lock(mutex_);
-  return spreading_.SetKeys(std::move(keys), WallClock());
+  return spreading_.SetKeys(std::move(operators.keys), WallClock());
 }
 
 void SetLimitsFeature::Start() {

@@ -26,6 +26,9 @@ class SetLimitsFeature final : public Feature {
 
   explicit SetLimitsFeature(const FeatureHost& host);
 
+  // What a start would warn of in the files of [operator], a line each.
+  static void Check(const Settings& settings, std::vector<std::string>& warnings);
+
   void Prepare() override;
   void Start() override;
   Amendment Amends() override;
