@@ -123,6 +123,28 @@ class Threads(SystemTest):
             self.assertEqual(said, 49 * [True])
             self.assertFalse(throttle.ask("C"))
 
+    def test_a_child_does_not_keep_the_connection_of_a_call_that_is_under_way(self):
+        with socket.create_server(("127.0.0.1", 0)) as listener, \
+                dthrottle.Throttle(f"tcp:127.0.0.1:{listener.getsockname()[1]}", deadline=PATIENT) as throttle:
+            asking = threading.Thread(target=throttle.ask, args=("C",))
+            asking.start()
+            ours, _ = listener.accept()
+            with ours:
+                self.assertEqual(ours.recv(64), b"C\n")
+                read, write = os.pipe()
+                child = os.fork()
+                if child == 0:
+                    os.close(write)
+                    os.read(read, 1)    # until the parent lets it end
+                    os._exit(0)
+                os.close(read)
+                ours.sendall(b"nonsense\n")    # so the caller closes its own end
+                asking.join()
+                ours.settimeout(PATIENT)
+                self.assertEqual(ours.recv(64), b"")
+                os.close(write)
+                os.waitpid(child, 0)
+
     def test_questions_say_which_tag_refuses(self):
         limits = (rule(name="user", match="user:*", burst=10, rate=0.001), rule(name="net", match="net:*", burst=2, rate=0.001))
         with AskDaemon(*limits) as daemon, dthrottle.Throttle(questions=f"unix:{daemon.ask_path}", deadline=PATIENT) as throttle:

@@ -49,6 +49,7 @@ class _Channel:
         self._endpoint = _endpoint.parse(address)
         self._connections_max = connections_max
         self._pause = Pause(*backoff)
+        self._sockets = weakref.WeakSet()    # idle or in a call
         self._begin_without_connections()
         _channels.add(self)
 
@@ -60,9 +61,8 @@ class _Channel:
         self._pause.probe = None
 
     def after_fork(self):
-        kept = self._idle
         self._begin_without_connections()
-        for sock in kept:
+        for sock in list(self._sockets):
             sock.close()
 
     def close(self):
@@ -123,7 +123,9 @@ class _Channel:
 
     def _on(self, sock, call, data, until):
         try:
-            sock = sock or _endpoint.connect(self._endpoint, until)
+            if sock is None:
+                sock = _endpoint.connect(self._endpoint, until)
+                self._sockets.add(sock)
             _endpoint.talk(sock, data, call.hear, until)
             return sock, None
         except TimeoutError:
