@@ -43,8 +43,8 @@ struct ResourceRequest {
   std::int64_t priority = 0;
   double wants = 0;    // units of the resource; finite, >= 0
   std::optional<Claim> has{};
-  // Beyond what it wants, an equal part of what nobody wants. And it may not know yet what it wants: then an equal part
-  // of everything.
+  // Beyond what it wants, an equal part of what nobody wants. And it may not know yet what it wants: then what it wanted
+  // for the lease that it has, or without one an equal part of everything.
   bool spare = false, unknown = false;
 };
 

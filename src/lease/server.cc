@@ -181,15 +181,18 @@ double LeaseServer::SafeCapacity(const Resource& resource, BootInstant now) cons
   return capacity / static_cast<double>(std::max<std::uint64_t>(resource.store.clients(), 1));
 }
 
-// What one more client would have if all had the same.
-double LeaseServer::EqualPart(std::string_view name, BootInstant now) const {
+// What a client wants that does not know it yet: what it wanted for the lease that it has, or, as one more client, an
+// equal part of everything.
+double LeaseServer::SupposedWants(std::string_view client, std::string_view name, BootInstant now) const {
   const auto found = resources_.find(name);
   if (found == resources_.end()) {
     const ResourceTemplate* const how = templates_.Find(name);
     return how == nullptr ? 0 : how->capacity;
   }
-  const Held held = HeldBy(*found->second, now);
-  return held.share / static_cast<double>(found->second->store.clients() + 1);
+  const Store& store = found->second->store;
+  const auto known = store.Find(HolderKind::kClient, client);
+  if (known.has_value() && store.holder(*known).has.expiry > now) return store.Wants(*known);
+  return HeldBy(*found->second, now).share / static_cast<double>(store.clients() + 1);
 }
 
 // Whether the lease was granted by this master or the one before it, as far as anybody knows.
@@ -316,7 +319,7 @@ std::optional<std::vector<Grant>> LeaseServer::GetCapacity(std::string_view clie
   std::vector<Grant> grants;
   grants.reserve(requests.size());
   for (const ResourceRequest& request : requests) {
-    const double wants = request.unknown ? EqualPart(request.resource, now) : request.wants;
+    const double wants = request.unknown ? SupposedWants(client, request.resource, now) : request.wants;
     const std::array band{Band{request.priority, 1, wants}};
     grants.push_back(
         Answer(HolderKind::kClient, client, {request.resource, band, 0, request.has, false, request.spare}, now));

@@ -175,7 +175,7 @@ class LeaseServer {
   Resource* Find(std::string_view name, BootInstant now, Grant::Outcome& why);
   Held HeldBy(const Resource& resource, BootInstant now) const;
   bool IsLearning(const Resource& resource, BootInstant now) const;
-  double EqualPart(std::string_view resource, BootInstant now) const;
+  double SupposedWants(std::string_view client, std::string_view resource, BootInstant now) const;
   double SafeCapacity(const Resource& resource, BootInstant now) const;
   bool IsFormer(const Claim& claim) const;
   Grant Answer(HolderKind kind, std::string_view id, const Asked& asked, BootInstant now);

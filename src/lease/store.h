@@ -62,6 +62,7 @@ class Store {
     return algorithm == Algorithm::kPriorityBand ? bands_->Share(capacity, slot)
                                                  : tree_.Share(algorithm, capacity, slot);
   }
+  double Wants(Slot slot) const { return tree_.demand(slot).wants; }
   double Has(Slot slot) const { return tree_.has(slot); }
   double HasBut(Slot slot) const { return std::max(0.0, tree_.sums().has - tree_.has(slot)); }
 

@@ -42,6 +42,21 @@ struct Server : LeaseServer {
   }
 };
 
+TEST_CASE("lease server: a client that does not know what it wants is taken to want what it did, or an equal part") {
+  Server server(kFair(1000));
+  const ResourceRequest unknown{.resource = "r", .spare = true, .unknown = true};
+  server.Ask("busy", 800, At(70s));
+  for (const char* idle : {"a", "b", "c"}) server.Ask(idle, 5, At(70s));
+  CHECK(server.GetCapacity("busy", {&unknown, 1}, At(75s))->front().lease.capacity >= 800);
+  server.GetCapacity("new", {&unknown, 1}, At(76s));
+  const double wants = server.Resources(At(76s)).front().wants;
+  CHECK(wants == 800 + 3 * 5 + 1000.0 / 5);
+  // A lease that has ended says nothing any more, but counts until it is dropped.
+  server.Ask("busy", 800, At(1000s));
+  server.GetCapacity("busy", {&unknown, 1}, At(2000s));
+  CHECK(server.Resources(At(2000s)).front().wants == 1000.0 / 2);
+}
+
 TEST_CASE("lease server: the next process of the node goes on with the leases, and learns nothing anew") {
   Server before(kFair(100));
   before.ExtendMastership(At(1000s));
