@@ -22,6 +22,7 @@
 #include "io/files.h"
 #include "io/handover.h"
 #include "io/log.h"
+#include "io/output_main.h"
 #include "io/peer_settings.h"
 #include "plan/divided_graph.h"
 
@@ -124,10 +125,12 @@ int Main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? EX_OK : EX_USAGE;
+    return WithOutput([&] { return app.exit(e) == 0 ? EX_OK : EX_USAGE; });
   }
   DT_CHECK(sodium_init() >= 0);
-  if (app.count("--check") > 0) return CheckOnly(check, app.count("--handover") > 0, handover);
+  if (app.count("--check") > 0) {
+    return WithOutput([&] { return CheckOnly(check, app.count("--handover") > 0, handover); });
+  }
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);    // a file beyond `ulimit -f` is an error of the call, with a message
   return Serve(config, {OwnProgram(argv[0]), {argv + 1, argv + argc}});

@@ -6,6 +6,7 @@ import re
 import resource
 import shutil
 import signal
+import subprocess
 import time
 
 from common import SystemTest, report
@@ -217,6 +218,16 @@ class Dthrottlectl(WithDirectory):
             self.assertEqual(done.returncode, EX_UNAVAILABLE)
             self.assertIn("does not answer in time", done.stderr)
             self.assertGreaterEqual(time.monotonic() - begin, 0.2)
+
+    def test_an_answer_that_cannot_be_written_is_74_and_a_refusal_stays_one(self):
+        self.file.write_text(settings_text(self.directory, rule()))
+        with Daemon(rule()) as daemon, open("/dev/full", "w") as full:
+            ctl = [DTHROTTLECTL, "--socket", daemon.admin_path]
+            for command, status in (([*ctl, "rules"], os.EX_IOERR), ([*ctl, "show", "x"], os.EX_IOERR),
+                                    ([*ctl, "--json", "bogus"], REFUSED), ([DTHROTTLECTL, "-V"], os.EX_IOERR),
+                                    ([DTHROTTLED, "-V"], os.EX_IOERR), ([DTHROTTLED, "-t", self.file], os.EX_IOERR)):
+                done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE)
+                self.assertEqual((done.returncode, b"could not be written" in done.stderr), (status, True), command)
 
     def test_wrong_usage_is_64_and_version_is_0(self):
         for wrong in ([], ["--bogus"], ["--timeout", "never", "stats"]):
