@@ -50,6 +50,9 @@ constexpr int kPipe = 3, kLines = 4;
 
 constexpr int kMetadataBytesMax = 8 << 10;
 constexpr std::size_t kMemoryMax = std::size_t{128} << 20;    // of gRPC, for all connections together
+// A connection with calls on which nothing comes for so long gets a ping, and ends where that is not answered. Without it
+// a stream whose path has gone silent would be open for hours, and keep the name of its Envoy.
+constexpr int kAskAfterMs = 5'000, kAnswerMs = 5'000;
 constexpr auto kFarewell = std::chrono::milliseconds(500);    // for answers on their way
 
 // A service, whose lines have a connection of their own.
@@ -98,6 +101,8 @@ std::unique_ptr<grpc::Server> Serve(const Kind& kind, const std::deque<Served>& 
   builder.SetResourceQuota(grpc::ResourceQuota(std::string(kind.name)).Resize(kMemoryMax));
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kind.streams_max);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMetadataBytesMax);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kAskAfterMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kAnswerMs);
   if (idle_ms > 0) builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, idle_ms);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   for (const Served& served : all) {

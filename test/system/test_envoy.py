@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import threading
 import unittest
 
@@ -151,6 +152,22 @@ class Quotas(ParallelTest):
                 with QuotaClient(daemon.envoy_port, "edge-1") as second:
                     return second.ask(WEB) == [100]
             wait_until(again, "the end of its stream was noticed")
+
+    def test_a_stream_whose_path_has_gone_silent_ends_and_leaves_its_name(self):
+        with EnvoyDaemon(quotas()) as daemon, socket.create_connection(("127.0.0.1", daemon.envoy_port)) as silent:
+            path = b"/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas"
+            fields = {b":method": b"POST", b":scheme": b"http", b":path": path, b":authority": b"a", b"te": b"trailers",
+                      b"content-type": b"application/grpc", b"dthrottle-client": b"edge-1"}
+            block = b"".join(b"\0" + bytes([len(k)]) + k + bytes([len(v)]) + v for k, v in fields.items())
+            silent.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]) +    # SETTINGS
+                           len(block).to_bytes(3, "big") + bytes([1, 4, 0, 0, 0, 1]) + block)             # HEADERS
+            silent.settimeout(PATIENCE)
+            while silent.recv(65536):    # pings among it, which nobody answers
+                pass
+            with QuotaClient(daemon.envoy_port, "edge-1") as again:
+                again.ask(WEB)
+                (row,) = daemon.admin_json("leases edge|rule=web")["clients"]
+            self.assertEqual(row["client"], "edge-1#0")
 
     def test_a_stream_that_names_no_domain_is_told_so_and_ends(self):
         with EnvoyDaemon(quotas()) as daemon, QuotaClient(daemon.envoy_port) as client:
