@@ -1,5 +1,8 @@
 // Fleets in which a few hosts own all tags (protocol/owners.md), with the shipped core, against one bucket for all.
 #include <catch2/catch.hpp>
+#include <fmt/format.h>
+
+#include <vector>
 
 #include "bus/codec.h"
 #include "lab/experiment.h"
@@ -224,6 +227,60 @@ TEST_CASE("hits that an owner could not hear for a while reach it when it is rea
     fleet.Run(After(70s));
     CHECK(fleet.ledger().told_twice() == 0);
     CHECK(Uncounted(fleet, 2) == 0);
+  }
+}
+
+// ---- Levels that are late or lost ----
+
+// Four hosts, and the first owns all tags, which hardly refill.
+lab::FleetOptions FourHosts(const char* share, Duration period) {
+  lab::FleetOptions options = FleetWith(4, 1);
+  options.rules = Rules(fmt::format("[[rule]]\nname=\"default\"\nburst=400\nrate=0.01\nshare=\"{}\"\n", share));
+  options.period = period;
+  return options;
+}
+
+// Queries that one host gets, one each `every`, and how many of them it serves.
+struct Asked {
+  std::uint32_t host;
+  Duration from, until, every;
+  std::uint64_t served = 0;
+};
+void AskEach(lab::Fleet& fleet, std::vector<Asked>& all) {
+  for (Asked& asked : all) {
+    for (Duration at = asked.from; at < asked.until; at += asked.every) {
+      fleet.At(After(at), [&fleet, &asked] { asked.served += fleet.Ask(asked.host, "t"); });
+    }
+  }
+}
+
+// Nothing that the owner says to host 3 comes from then on, for a while.
+void LoseLevels(lab::Fleet& fleet, Duration from, Duration until) {
+  fleet.At(After(from), [&fleet] {
+    fleet.network().filter = [](const lab::Parcel& parcel) { return parcel.from != 0 || parcel.to != 3; };
+  });
+  fleet.At(After(until), [&fleet] { fleet.network().filter = nullptr; });
+}
+
+TEST_CASE("a host that has not heard that others stopped asking serves what they left, some periods later") {
+  lab::Fleet fleet(FourHosts("forecast", 500ms), 1);
+  std::vector<Asked> asked = {{1, 10s, 15s, 35ms}, {2, 10s, 15s, 35ms}, {3, 10s, 23s, 370ms}, {3, 23s, 33s, 370ms}};
+  AskEach(fleet, asked);
+  LoseLevels(fleet, 15s, 20s);
+  fleet.Run(After(33s));
+  REQUIRE(asked[0].served + asked[1].served > 200);
+  CHECK(asked[3].served == 28);
+}
+
+TEST_CASE("a host that has not heard what others served serves no more than they left, some periods later") {
+  for (const char* const share : {"debit", "forecast"}) {
+    CAPTURE(share);
+    lab::Fleet fleet(FourHosts(share, 500ms), 1);
+    std::vector<Asked> asked = {{1, 9s, 12s, 50ms}, {2, 11s, 12s, 50ms}, {3, 10s, 30s, 50ms}};
+    AskEach(fleet, asked);
+    LoseLevels(fleet, 11s, 14s);
+    fleet.Run(After(30s));
+    CHECK(asked[0].served + asked[1].served + asked[2].served <= 405);
   }
 }
 

@@ -113,6 +113,18 @@ TEST_CASE("a bucket that fills slowly is nearly full with no more missing than f
   CHECK(owner.Hears(1, 1, 0, At(200.1)) == 1);
 }
 
+TEST_CASE("a host that was told a level is told again three periods later, because that may be lost") {
+  Owner owner("burst=1000\nrate=1\n");
+  owner.Hears(0, 300, 0, At(1));
+  CHECK(owner.Hears(0, 10, 0, At(5)) == 0);       // it was told nothing
+  owner.Hears(1, 10, 0, At(6));
+  CHECK(owner.Hears(0, 10, 0, At(7)) == 1);
+  CHECK(owner.Hears(0, 10, 0, At(8)) == 0);
+  CHECK(owner.Hears(0, 10, 0, At(9.9)) == 0);
+  CHECK(owner.Hears(0, 10, 0, At(10.1)) == 1);
+  CHECK(owner.Hears(0, 10, 0, At(11)) == 0);
+}
+
 TEST_CASE("a tag that is watched is told of, however full its bucket is") {
   Owner owner("burst=1000\nrate=1000\n");
   owner.Hears(0, 1, 0, At(1));

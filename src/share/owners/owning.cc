@@ -15,7 +15,8 @@ using namespace std::chrono_literals;
 constexpr Duration kUserMax = 10s;           // a host that has not named a tag for so long does not use it
 constexpr Duration kTellEvery = 5ms;         // changes are gathered for so long
 constexpr Duration kHostGap = 20ms;          // between two frames to one host
-constexpr Duration kOnItsWay = 100ms;        // a level, to a host
+constexpr Duration kOnItsWay = 100ms;        // a level, to a host, unless it is late or lost
+constexpr int kToldForPeriods = 3;           // a host that was told nothing for so long may have missed what it was told
 constexpr Duration kNearGap = 50ms;          // between two frames to everybody
 constexpr int kNearPeriods = 3;              // a tag that stays near its limit is told again
 constexpr double kNearOfBurst = 0.5, kNearStep = 0.1;
@@ -39,7 +40,6 @@ struct Owning::Look {
 
 // ---- What hosts say ----
 
-// A host passes over a level while a report of the tag is on its way, since the answer to that has one as well.
 void Owning::Named(const Entries& entries, std::size_t first, std::size_t n, std::uint32_t peer, Instant to,
                    Instant now) {
   for (std::size_t i = first; i < first + n; ++i) {
@@ -52,11 +52,19 @@ void Owning::Named(const Entries& entries, std::size_t first, std::size_t n, std
     if (owned->changes == 0) owned->changes = UsedBefore(*owned, hash, entry.value, now);
     User& user = UserOf(*owned, peer);
     user.named = now;
-    user.again = user.again || to <= user.told + kOnItsWay;
+    user.again = user.again || MayHaveMissed(user, to, now);
     ++user.own;
     if (!owned->nearly_full || user.lower) Due(*owned, user, hash);
     Change(*owned, hash, now);
   }
+}
+
+// Whether the host that reports its hits until `to` may not have the level that it was told last. It passes over a level
+// while a report of the tag is on its way, since the answer to that has one as well. One that comes later than that, or
+// is lost with a connection, would be missing for as long as nobody else changes the tag.
+bool Owning::MayHaveMissed(const User& user, Instant to, Instant now) const {
+  if (user.told == Instant::min()) return false;    // it was told nothing
+  return to <= user.told + kOnItsWay || now - user.told >= kToldForPeriods * ToDuration(ways_.core().window);
 }
 
 // Whether the entry says something that is not about its bucket.

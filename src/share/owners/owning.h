@@ -3,7 +3,8 @@
 // told to whom.
 //
 //  - Every report is answered, with the level of each tag in it that somebody else has changed, unless the bucket is
-//    nearly full and the host believes so.
+//    nearly full and the host believes so. A host that was told something, and nothing for three periods since, is told
+//    again, because that may be lost.
 //  - The users of a watched tag foretell it by the law of share/pace.h. Where the truth leaves what they were
 //    told by a threshold, all of them are told at once. The threshold follows what has been sent.
 //  - A tag that falls below half of its burst is told to everybody, because a client may move to any host.
@@ -103,6 +104,7 @@ class Owning {
   struct Look;
 
   bool any_news() const { return quotas_.any_news() || places_.any_news(); }
+  bool MayHaveMissed(const User& user, Instant to, Instant now) const;
   bool NamedBeside(const Entries& entries, const Entry& entry, std::uint64_t hash, std::uint32_t peer, Instant now);
   Owned* Find(std::uint64_t hash);
   Owned* OwnedOf(const Tag& tag, std::uint64_t hash);
