@@ -284,6 +284,53 @@ TEST_CASE("a host that has not heard what others served serves no more than they
   }
 }
 
+// ---- Owners that are farther away than a period ----
+
+void FarAway(lab::Fleet& fleet) {
+  fleet.network().options().delay = 75ms;    // a way, and a report goes out each 100 ms
+}
+
+TEST_CASE("hosts that an owner answers later than a period share one burst") {
+  for (const char* const share : {"debit", "forecast"}) {
+    CAPTURE(share);
+    lab::Fleet fleet(FourHosts(share, 100ms), 1);
+    FarAway(fleet);
+    std::vector<Asked> asked = {{1, 10s, 40s, 100ms}, {2, 10s, 40s, 100ms}, {3, 10s, 40s, 100ms}};
+    AskEach(fleet, asked);
+    fleet.Run(After(40s));
+    const std::uint64_t served = asked[0].served + asked[1].served + asked[2].served;
+    CHECK(served >= 400);
+    CHECK(served < 410);
+  }
+}
+
+TEST_CASE("a client within its rate is served though an owner answers later than a period") {
+  for (const Scheme scheme : {Scheme::kPlain, Scheme::kForecast}) {
+    AccuracyOptions options = Owned(8, 0.9);
+    options.scheme = scheme;
+    options.period = 100ms;
+    options.before = [](lab::Fleet& fleet, lab::WorldTime) { FarAway(fleet); };
+    const Accuracy a = MeasureAccuracy(options, 1);
+    CHECK(a.served > a.ideal - 0.5);
+  }
+}
+
+TEST_CASE("what comes back is no one's loss though an owner answers later than a period") {
+  AccuracyOptions options = Owned(8, 0.5);
+  options.scheme = Scheme::kPlain;
+  options.period = 100ms;
+  options.before = [](lab::Fleet& fleet, lab::WorldTime begin) {
+    FarAway(fleet);
+    lab::Workload holds{.rate = 2};
+    holds.from = begin;
+    holds.cost = 30, holds.takes = lab::Workload::Takes::kHold, holds.lasts = 300ms, holds.released = 1;
+    fleet.Add(holds);
+  };
+  const Accuracy a = MeasureAccuracy(options, 1);
+  CAPTURE(a.served, a.ideal);
+  CHECK(a.served > a.ideal - 0.5);
+}
+
 // ---- Clients that move ----
 
 // A client asks for a burst at once, each time at another host; returns what it is served in `times` bursts.

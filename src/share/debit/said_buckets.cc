@@ -52,8 +52,13 @@ void SaidBuckets::Adopt(const Entries& entries, std::size_t first, std::size_t n
   peers_.ForEach(entries, first, n, Source::kPeer, now, [&](const ToldEntry& told) {
     if (beside_.HearOwner(entries, told, heard, false, at, now)) return;
     const Limit& limit = core_.limit(told.index);
+    // A report may be on its way, and the answer to it as well. Where answers take longer than a period one always is, so
+    // the lower level counts. A watch has foretold a part of what this level says, and waits for the answer.
     const auto until = ways_.With(limit, [&](auto& way) { return way.ReportedAt(told.hash); });
-    if (until.value_or(reported) > counted) return;    // hits are on their way, and the answer to them as well
+    if (until.value_or(reported) > counted) {
+      if (!until) MergeOne(told, at, now);
+      return;
+    }
     const auto demand = static_cast<double>(entries.demand(told.entry).value_or(0)) / 1000;
     AdoptOne(told, demand, static_cast<double>(entries.back(told.entry)) / 1000, at, now);
   });
