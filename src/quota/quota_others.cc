@@ -93,9 +93,11 @@ void QuotaOthers::Free(OfTag& of) {
 
 // ---- Words ----
 
+// What another host passes on may have come back since, as far as the counter's own peer has said to have used as much.
 bool QuotaOthers::Hear(OfTag& of, std::uint32_t tag, const QuotaWord& word, std::uint32_t peer) {
   Other* const other = Find(of, tag, word.counter);
   if (other == nullptr) return false;
+  if (!word.back.has_value() && word.taken <= other->said) return true;
   QuotaCount& count = *other->count;
   const std::uint64_t back = word.back.value_or(count.back);
   const std::uint64_t taken = std::min(word.back ? word.taken : word.taken + back, QuotaFile::kCountMax);
@@ -106,7 +108,10 @@ bool QuotaOthers::Hear(OfTag& of, std::uint32_t tag, const QuotaWord& word, std:
     other->known = std::max(other->known, count.net());
   }
   count.taken = std::max(count.taken, taken);
-  if (word.back.has_value()) HearBack(*other, back, peer);
+  if (word.back.has_value()) {
+    HearBack(*other, back, peer);
+    if (other->peer == peer) other->said = std::max(other->said, taken - std::min(back, taken));
+  }
   of.sum_ += of.Bounded(count);
   return true;
 }

@@ -19,6 +19,7 @@ class QuotaOthers {
     QuotaCount* count;     // in the file
     std::uint32_t peer;    // the one that says what came back
     std::uint64_t known = 0;    // tokens that others have told of, or the file: what that one cannot take back
+    std::uint64_t said = 0;     // the most tokens that it has said to be used: others tell nothing new up to these
   };
   // One tag's counts.
   class OfTag {

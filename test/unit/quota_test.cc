@@ -549,6 +549,38 @@ TEST_CASE("quota: no peer takes back what was known before it spoke, by a file o
   CHECK(c.Standing("api:d").used == 5);
 }
 
+TEST_CASE("quota: what comes back is believed of a peer, whatever other hosts pass on of what it said itself") {
+  Counter c;
+  for (const bool late : {false, true}) {    // they say so again after it came back
+    const std::string tag = late ? "api:late" : "api:a";
+    CHECK(c.Hear(tag, {77, DayOf(c), 8, 0}, 0));
+    c.Hear(tag, {77, DayOf(c), 8, {}}, 1);
+    c.Hear(tag, {77, DayOf(c), 8, 8}, 0);
+    if (late) c.Hear(tag, {77, DayOf(c), 8, {}}, 2);
+    CHECK(c.Standing(tag).used == 0);
+    c.Hear(tag, {77, DayOf(c), 9, 8}, 0);
+    CHECK(c.Standing(tag).used == 1);
+  }
+}
+
+TEST_CASE("quota: a host that starts costs no other one what comes back from a third") {
+  Counter a(kRules, 1024, 1), b(kRules, 1024, 100), d(kRules, 1024, 200);
+  const auto tell = [](Counter& from, std::uint32_t peer, Counter& to) {
+    for (const auto& [tag, word] : from.Told()) to.Hear(tag, word, peer);
+  };
+  const Instant taken = a.now;
+  CHECK(a.Serves("api:a", 8) == 8);
+  for (Counter* const host : {&b, &d}) tell(a, 0, *host);
+  d.Kill();
+  tell(d, 2, b);
+  a.host.limiter->Settle({{{"api:a", false}, 8}, taken}, 0, a.now);
+  tell(a, 0, d);
+  tell(a, 0, b);
+  tell(d, 2, b);
+  CHECK(b.Standing("api:a").used == 0);
+  CHECK(b.Serves("api:a", 10) == 10);
+}
+
 TEST_CASE("quota: what peers have said counts for what it was when the quota is raised, and no more than the quota") {
   Counter c;
   const auto set_quota = [&](int quota) {
