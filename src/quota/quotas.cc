@@ -331,11 +331,13 @@ bool Quotas::IsHalfUsed(std::uint64_t hash, const Limit& limit, Instant now) {
 }
 
 bool Quotas::IsNews(std::uint64_t hash, const Limit& limit, Instant now) {
-  if (!IsHalfUsed(hash, limit, now)) return false;
-  Entry& entry = *Find(hash);
-  const std::uint64_t left = LeftOfAll(entry, limit);
-  if (left >= entry.news - entry.news / 4 && entry.news != kNever) return false;
-  entry.news = left;
+  const bool is_half_used = IsHalfUsed(hash, limit, now);
+  Entry* const entry = Find(hash);
+  if (entry == nullptr) return false;
+  const std::uint64_t left = LeftOfAll(*entry, limit), quarter = entry->news / 4;
+  const bool changed = left < entry->news - quarter || left > entry->news + quarter;
+  if (entry->news == kNever ? !is_half_used : !changed) return false;
+  entry->news = is_half_used ? left : kNever;
   return true;
 }
 

@@ -100,7 +100,7 @@ class Quotas {
   std::optional<QuotaWord> OfSite(std::uint64_t hash, const Limit& limit, std::uint64_t counter, Instant now);
   // Whether half of the quota is used or more.
   bool IsHalfUsed(std::uint64_t hash, const Limit& limit, Instant now);
-  // Whether everybody is to hear of that, and then each time that a quarter of what was left is gone.
+  // Whether everybody is to hear of that, and then each time that what is left has changed by a quarter.
   bool IsNews(std::uint64_t hash, const Limit& limit, Instant now);
 
   // The places of tags, and the tag at one, whose shard is locked; none: there is no such tag.
@@ -151,7 +151,7 @@ class Quotas {
   struct Entry {
     std::uint32_t slot = 0;
     std::uint64_t told = 0;         // the Version that peers know
-    std::uint64_t news = kNever;    // what was left when everybody heard of it
+    std::uint64_t news = kNever;    // what was left when everybody heard of it; kNever: more than half
     QuotaOthers::OfTag others;      // in the period of the slot
     Instant begun{};                // when that began here, which may be before its time; 0: not known
     std::uint32_t by = kNobody;     // the peer that it takes its place as one of; kHere: it was served here in the period

@@ -782,6 +782,24 @@ TEST_CASE("quota: everybody hears that half is used, and of each quarter of what
   CHECK_FALSE(c.OfAll("x"));
 }
 
+TEST_CASE("quota: everybody hears that much came back of what was used, once when more than half is left again") {
+  Counter c("[[rule]]\nname=\"api\"\nburst=1000\nrate=1000\nquota=100\n");
+  CHECK(c.Serves("x", 80) == 80);
+  CHECK(c.IsNews("x"));
+  std::vector<std::uint64_t> left;
+  for (int i = 0; i < 80; ++i) {
+    c.host.limiter->GiveBack({{"x", false}, 1}, c.now);
+    if (c.IsNews("x")) left.push_back(c.Standing("x").left());
+  }
+  CHECK(left == std::vector<std::uint64_t>{26, 33, 42, 53});
+  CHECK(c.Serves("x", 49) == 49);
+  CHECK_FALSE(c.IsNews("x"));
+  CHECK(c.Serves("x", 51) == 51);
+  CHECK(c.IsNews("x"));
+  c.host.limiter->GiveBack({{"x", false}, 1}, c.now);
+  CHECK(c.IsNews("x"));
+}
+
 // ---- Settings ----
 
 TEST_CASE("quota: settings are checked, and a file that is none or is lost at a boot is warned of") {

@@ -1,7 +1,7 @@
 // What an owner of tags tells the other hosts of quotas (protocol/owners.md): what all hosts together have counted. A
 // host that says what it has counted of a tag is answered so, with the levels that it is told. Everybody hears of a tag
-// of which half is used, and again each time that a quarter of what was left is gone; and a host that comes hears of all
-// such tags. For one thread, as Owning.
+// of which half is used, and again each time that what is left has changed by a quarter, until more than half is left;
+// and a host that comes hears of all tags of which half is used. For one thread, as Owning.
 #pragma once
 
 #include <cstddef>
