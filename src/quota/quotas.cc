@@ -164,7 +164,7 @@ std::optional<Quotas::Worth> Quotas::WorthElsewhere(std::size_t place, std::uint
 
 // Makes an entry, where the one that is worth least makes room; null: all stay.
 template <class WorthOf>
-Quotas::Entry* Quotas::Make(const Tag& tag, std::uint64_t hash, const QuotaSpan& span, WorthOf&& worth) {
+Quotas::Entry* Quotas::Make(const Tag& tag, std::uint64_t hash, const QuotaSpan& span, WorthOf&& worth, Instant now) {
   const std::size_t at = tags_.RoomFor(hash, worth);
   if (at == Tags::kNone) return nullptr;
   if (tags_.HashAt(at) != 0) {
@@ -189,7 +189,7 @@ Quotas::Entry* Quotas::Make(const Tag& tag, std::uint64_t hash, const QuotaSpan&
   entry.slot = *taken;
   entry.told = 0;
   entry.news = kNever;
-  entry.begun = {};
+  entry.begun = now;
   entry.by = kNobody;
   return &entry;
 }
@@ -204,7 +204,7 @@ QuotaStanding Quotas::Take(const Tag& tag, std::uint64_t hash, const Limit& limi
   Entry* entry = Find(hash);
   if (entry == nullptr) {
     entry = Make(tag, hash, calendars_.Now(limit.calendar, now),
-                 [&](std::size_t place) { return WorthHere(place, now); });
+                 [&](std::size_t place) { return WorthHere(place, now); }, now);
   }
   if (entry == nullptr) return Look(hash, limit, now);
   const QuotaSpan span = Roll(*entry, limit, now);
@@ -284,7 +284,7 @@ Quotas::Entry* Quotas::InPeriod(const Tag& tag, std::uint64_t hash, const Limit&
   }
   if (entry == nullptr) {
     entry = Make(tag, hash, begins ? next : current,
-                 [&](std::size_t place) { return WorthElsewhere(place, peer, now); });
+                 [&](std::size_t place) { return WorthElsewhere(place, peer, now); }, now);
   }
   if (entry == nullptr) return Increment(crowded_), nullptr;
   if (period > file_.slot(entry->slot).period) BeginPeriod(*entry, next, now);

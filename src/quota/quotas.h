@@ -153,7 +153,7 @@ class Quotas {
     std::uint64_t told = 0;         // the Version that peers know
     std::uint64_t news = kNever;    // what was left when everybody heard of it; kNever: more than half
     QuotaOthers::OfTag others;      // in the period of the slot
-    Instant begun{};                // when that began here, which may be before its time; 0: not known
+    Instant begun{};                // since when it is counted here, which may be before that begins; 0: not known
     std::uint32_t by = kNobody;     // the peer that it takes its place as one of; kHere: it was served here in the period
   };
   using Tags = ToldTable<Entry, kWays>;
@@ -169,7 +169,7 @@ class Quotas {
   void BeginPeriod(Entry& entry, const QuotaSpan& span, Instant now);
   bool IsOver(const Entry& entry, Instant now) const { return calendars_.IsPast(file_.slot(entry.slot).until, now); }
   template <class WorthOf>
-  Entry* Make(const Tag& tag, std::uint64_t hash, const QuotaSpan& span, WorthOf&& worth);
+  Entry* Make(const Tag& tag, std::uint64_t hash, const QuotaSpan& span, WorthOf&& worth, Instant now);
   Entry* Find(std::uint64_t hash);
   std::size_t OfPeerNear(std::uint64_t hash, std::uint32_t peer) const;
   std::optional<Worth> WorthHere(std::size_t place, Instant now) const;

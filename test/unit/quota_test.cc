@@ -265,6 +265,32 @@ TEST_CASE("quota: what was taken in a period that is over gives the next one not
   CHECK(c.Standing("api:a").used == 4);
 }
 
+TEST_CASE("quota: what was taken while a tag had no quota gives the quota nothing, also beside what others count") {
+  constexpr const char* kNone = "[[rule]]\nname=\"api\"\nmatch=\"api:*\"\nburst=1000\nrate=1000\n";
+  Counter c(kNone);
+  const Instant taken = c.now;
+  CHECK(c.Serves("api:a", 8) == 8);
+  c.At(c.now + 10s);
+  c.host.limiter->Adopt(testing::Rules(kRules));
+  c.At(c.now + 10s);
+  c.Hear("api:a", {77, DayOf(c), 1, 0});
+  CHECK(c.Serves("api:a", 6) == 6);
+  c.host.limiter->Settle({{{"api:a", false}, 8}, taken}, 0, c.now);
+  CHECK(c.Standing("api:a").used == 7);
+  c.host.limiter->Settle({{{"api:a", false}, 2}, c.now}, 0, c.now);
+  CHECK(c.Standing("api:a").used == 5);
+}
+
+TEST_CASE("quota: what was taken before a kill comes back after it") {
+  Counter c;
+  const Instant taken = c.now;
+  CHECK(c.Serves("api:a", 8) == 8);
+  c.At(c.now + 10s);
+  c.Kill();
+  c.host.limiter->Settle({{{"api:a", false}, 5}, taken}, 0, c.now);
+  CHECK(c.Standing("api:a").used == 3);
+}
+
 TEST_CASE("quota: in shadow mode it is counted and refuses nothing") {
   Counter c("[[rule]]\nname=\"api\"\nburst=100\nrate=1\nquota=10\nmode=\"shadow\"\n");
   CHECK(c.Serves("a", 30) == 30);
