@@ -239,6 +239,7 @@ bool Quotas::Forgive(std::uint64_t hash, const Limit& limit, Instant now) {
   const bool had = Used(*entry) > 0;
   own.forgiven = entry->others.net();
   own.back = own.taken;
+  entry->begun = now;
   return had;
 }
 

@@ -83,7 +83,8 @@ class Quotas {
   // So many come back that were taken then, if that was here and in this period.
   void GiveBack(std::uint64_t hash, const Limit& limit, std::uint64_t tokens, Instant taken, Instant now);
 
-  // The tag has used nothing yet, as far as this host is concerned. False: it had not.
+  // The tag has used nothing yet, as far as this host is concerned; what was taken before comes back no more. False: it
+  // had not.
   bool Forgive(std::uint64_t hash, const Limit& limit, Instant now);
 
   // A peer, by number, says so. False: it does not count.

@@ -319,6 +319,19 @@ TEST_CASE("quota: what people forgive is not used, as far as this host is concer
   CHECK(c.Standing("api:a").used == 2);
 }
 
+TEST_CASE("quota: what is forgiven comes back once") {
+  Counter c;
+  const Instant taken = c.now;
+  CHECK(c.Serves("api:a", 8) == 8);
+  c.At(c.now + 10s);
+  CHECK(Forgive(*c.host.limiter, {{"api:a", false}}, c.now));
+  CHECK(c.Serves("api:a", 9) == 9);
+  c.host.limiter->Settle({{{"api:a", false}, 8}, taken}, 0, c.now);
+  CHECK(c.Standing("api:a").used == 9);
+  c.host.limiter->Settle({{{"api:a", false}, 4}, c.now}, 0, c.now);
+  CHECK(c.Standing("api:a").used == 5);
+}
+
 // ---- Clocks ----
 
 TEST_CASE("quota: a clock that is set back over midnight begins no period again") {
