@@ -48,8 +48,8 @@ class Observer {
   // A question of which the sample has a tag. It was neither shed nor busy, and no peek.
   virtual void Asked(const Questions::Question& question, std::span<const Query> queries, const Outcome& outcome,
                      std::size_t lane, Instant now) = 0;
-  // A worker has decided so many queries of the tag by itself (share/loans.h, Lending::CountRefused). A shard may be
-  // locked.
+  // A worker has decided so many queries of the tag, of one token each, by itself (share/loans.h,
+  // Lending::CountRefused). A shard may be locked.
   virtual void Decided(const Query& query, bool served, Cost times, std::size_t lane, Instant now) = 0;
   // As Limiter::Settle.
   virtual void Settled(const Payment& paid, Cost actual, Instant now) = 0;

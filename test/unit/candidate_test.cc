@@ -196,6 +196,19 @@ TEST_CASE("refusals that a worker gave in the daemon's stead are compared too") 
   CHECK(tried.All().newly_served == 2);
 }
 
+TEST_CASE("whatever a worker has decided by itself is compared, however much it is at once") {
+  Tried tried(RuleOf(200'000, 0.1), RuleOf(50'000, 0.1));
+  tried.Begin(kStart);
+  for (int look = 0; look < 10; ++look) tried.comparison->Decided({{"a"}}, true, 10'007, 0, kStart);
+  CHECK(tried.All().queries == 100'070);
+  CHECK(tried.All().newly_refused >= 50'070);
+  CHECK(tried.All().newly_refused < 50'080);    // a query stands for ten at most
+  tried.comparison->Decided({{"b"}}, false, 100'000, 0, kStart);
+  CHECK(tried.All().refused == 100'000);
+  CHECK(tried.All().newly_served > 49'900);
+  CHECK(tried.All().newly_served <= 50'000);
+}
+
 TEST_CASE("what one host cannot compare is said, and a divided limit is compared as an equal part") {
   const auto candidate = Rules(RuleOf(8, 8, "share = \"capacity\"\nquota = 5\nin_flight = 3"));
   CHECK(NotCompared(*candidate, 1).size() == 3);

@@ -123,6 +123,11 @@ bool Comparison::CopySome(Instant now) {
 
 void Comparison::Answered(std::span<const Query> queries, std::span<const Verdict> verdicts, std::size_t lane,
                           Instant now) {
+  Compare(queries, verdicts, CountedAs::kOne, lane, now);
+}
+
+void Comparison::Compare(std::span<const Query> queries, std::span<const Verdict> verdicts, CountedAs counted_as,
+                         std::size_t lane, Instant now) {
   DT_CHECK(queries.size() <= kAtOnce);
   LaneCounts& counts = *lanes_[lane];
   const bool timed = counts.calls++ % kTimedEvery == 0;
@@ -133,7 +138,8 @@ void Comparison::Answered(std::span<const Query> queries, std::span<const Verdic
   std::ranges::fill(standings, Standing());
   shadow_.Answer(queries, std::span(would).first(n), lane, counts.prng, now, standings);
   for (std::size_t i = 0; i < n; ++i) {
-    Note(queries[i], standings[i], verdicts[i] == Verdict::kServe, would[i] == Verdict::kServe, counts);
+    const Cost times = counted_as == CountedAs::kTokens ? queries[i].cost : 1;
+    Note(queries[i], standings[i], verdicts[i] == Verdict::kServe, would[i] == Verdict::kServe, times, counts);
   }
   if (!timed) return;
   counts.timed_ns.Add(static_cast<std::uint64_t>((clock_() - begun).count()));
@@ -152,20 +158,24 @@ void Comparison::Asked(const Questions::Question& question, std::span<const Quer
   shadow_.Ask(questions, {&would, 1}, std::span(standings).first(queries.size()), lane, counts.prng, now);
   const bool served = outcome.verdict == Verdict::kServe, would_serve = would.verdict == Verdict::kServe;
   const std::size_t tag = !would_serve ? would.tag : !served ? outcome.tag : 0;
-  Note(queries[tag], standings[tag], served, would_serve, counts);
+  Note(queries[tag], standings[tag], served, would_serve, 1, counts);
 }
 
-// They came one after the other, and as many as this are as good as all.
+// They came one after the other. Where they are more than kMost, each query that is compared stands for several and
+// costs as many tokens, so that a look takes no longer: what it counts is right to one in kMost.
 void Comparison::Decided(const Query& query, bool served, Cost times, std::size_t lane, Instant now) {
   constexpr Cost kMost = 16 * kAtOnce;
   std::array<Query, kAtOnce> queries;
   queries.fill(query);
   std::array<Verdict, kAtOnce> verdicts;
   verdicts.fill(served ? Verdict::kServe : Verdict::kThrottle);
-  for (Cost left = std::min(times, kMost); left > 0;) {
-    const std::size_t n = std::min<std::size_t>(left, kAtOnce);
-    Answered(std::span(queries).first(n), std::span(verdicts).first(n), lane, now);
-    left -= static_cast<Cost>(n);
+  for (Cost compared = std::min(times, kMost); compared > 0;) {
+    const auto n = static_cast<Cost>(std::min<std::size_t>(compared, kAtOnce));
+    for (Query& its : std::span(queries).first(n)) {
+      its.cost = times / compared;
+      times -= its.cost, --compared;
+    }
+    Compare(std::span(queries).first(n), std::span(verdicts).first(n), CountedAs::kTokens, lane, now);
   }
 }
 
@@ -174,20 +184,21 @@ void Comparison::Settled(const Payment& paid, Cost actual, Instant now) {
   shadow_.Settle({paid.query, paid.at}, actual, now);
 }
 
-void Comparison::Note(const Query& query, const Standing& standing, bool served, bool would_serve, LaneCounts& counts) {
+void Comparison::Note(const Query& query, const Standing& standing, bool served, bool would_serve, Cost times,
+                      LaneCounts& counts) {
   const std::size_t rule = standing.limit.has_value() ? rules_->limit(*standing.limit).rule : rules_->rules().size();
   LaneCounts::Counters& its = counts.by_rule[rule];
-  its.queries.Add();
-  if (!served) its.refused.Add();
-  if (!would_serve) its.candidate_refused.Add();
-  if (served && !would_serve) its.newly_refused.Add();
-  if (!served && would_serve) its.newly_served.Add();
-  if (!served || !would_serve || tags_.used() != 0) NoteTag(query.tag, served, would_serve, counts);
+  its.queries.Add(times);
+  if (!served) its.refused.Add(times);
+  if (!would_serve) its.candidate_refused.Add(times);
+  if (served && !would_serve) its.newly_refused.Add(times);
+  if (!served && would_serve) its.newly_served.Add(times);
+  if (!served || !would_serve || tags_.used() != 0) NoteTag(query.tag, served, would_serve, times, counts);
 }
 
 // Where there are more tags than places a refusal brings a tag in by chance, as one that is refused often will be soon:
 // looking for one to make room costs more than all the rest.
-void Comparison::NoteTag(const Tag& tag, bool served, bool would_serve, LaneCounts& counts) {
+void Comparison::NoteTag(const Tag& tag, bool served, bool would_serve, Cost times, LaneCounts& counts) {
   const std::uint64_t hash = shadow_.table().Hash(tag);
   const Table::Shard shard(shadow_.table(), hash);
   std::size_t at = tags_.Find(hash);
@@ -204,8 +215,8 @@ void Comparison::NoteTag(const Tag& tag, bool served, bool would_serve, LaneCoun
     tags_[at].tag = KeptTag(tag);
   }
   Seen& its = tags_[at];
-  its.seen.Add(served, would_serve);
-  its.served += served, its.would_serve += would_serve;
+  its.seen.Add(served, would_serve, times);
+  its.served += served ? times : 0, its.would_serve += would_serve ? times : 0;
   if (its.served + its.would_serve >= kLately) its.served /= 2, its.would_serve /= 2;
 }
 

@@ -23,6 +23,7 @@
 #include "base/prng.h"
 #include "base/side_table.h"
 #include "base/tag.h"
+#include "base/tokens.h"
 #include "bus/entries.h"
 #include "io/files.h"
 #include "limiter/limiter.h"
@@ -38,12 +39,12 @@ struct Differences {
   std::uint64_t newly_refused = 0;        // served, and the candidate would have refused
   std::uint64_t newly_served = 0;         // refused, and the candidate would have served
 
-  void Add(bool served, bool would_serve) {
-    ++queries;
-    refused += !served;
-    candidate_refused += !would_serve;
-    newly_refused += served && !would_serve;
-    newly_served += !served && would_serve;
+  void Add(bool served, bool would_serve, Cost times) {
+    queries += times;
+    refused += served ? 0 : times;
+    candidate_refused += would_serve ? 0 : times;
+    newly_refused += served && !would_serve ? times : 0;
+    newly_served += !served && would_serve ? times : 0;
   }
   Differences& operator+=(const Differences& o) {
     queries += o.queries, refused += o.refused, candidate_refused += o.candidate_refused;
@@ -124,8 +125,15 @@ class Comparison final : public Observer {
     KeptTag tag;
   };
 
-  void Note(const Query& query, const Standing& standing, bool served, bool would_serve, LaneCounts& counts);
-  void NoteTag(const Tag& tag, bool served, bool would_serve, LaneCounts& counts);
+  // What a query is counted as: one, or as many as it has tokens.
+  enum class CountedAs : std::uint8_t { kOne, kTokens };
+
+  void Compare(std::span<const Query> queries, std::span<const Verdict> verdicts, CountedAs counted_as,
+               std::size_t lane, Instant now);
+  // The same was decided so many times.
+  void Note(const Query& query, const Standing& standing, bool served, bool would_serve, Cost times,
+            LaneCounts& counts);
+  void NoteTag(const Tag& tag, bool served, bool would_serve, Cost times, LaneCounts& counts);
   std::uint64_t HitsOf(const Tag& tag, std::uint64_t hash, std::uint64_t hits);
 
   static constexpr std::size_t kTags = 8192, kTagWays = 8;
