@@ -42,9 +42,10 @@ Inspection Inspect(Limiter& limiter, const Query& query, Instant now) {
   return seen;
 }
 
-bool Forgive(Limiter& limiter, const Query& query, Instant now) {
+namespace {
+
+bool ForgiveHere(Limiter& limiter, const Query& query, std::uint64_t hash, Instant now) {
   LimiterCore& core = limiter.ways().core();
-  const std::uint64_t hash = core.table->Hash(query.tag);
   Table::Shard shard(*core.table, hash);
   bool had = core.penalties.Lift(hash, now);
   Slot* slot = shard.Find(query.tag, now);
@@ -62,6 +63,18 @@ bool Forgive(Limiter& limiter, const Query& query, Instant now) {
   if (slot == nullptr) return had;
   shard.Erase(slot);
   return true;
+}
+
+}    // namespace
+
+bool Forgive(Limiter& limiter, const Query& query, Instant now) {
+  const LimiterCore& core = limiter.ways().core();
+  const std::uint64_t hash = core.table->Hash(query.tag);
+  const bool had = ForgiveHere(limiter, query, hash, now);
+  if (core.observed.sample().Has(hash)) {
+    if (const auto observer = core.observed.observer()) observer->Forgiven(query, now);
+  }
+  return had;
 }
 
 std::vector<PenalizedTag> Penalized(Limiter& limiter, Instant now) {

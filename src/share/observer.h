@@ -53,6 +53,8 @@ class Observer {
   virtual void Decided(const Query& query, bool served, Cost times, std::size_t lane, Instant now) = 0;
   // As Limiter::Settle.
   virtual void Settled(const Payment& paid, Cost actual, Instant now) = 0;
+  // As Forgive (limiter/inspect.h).
+  virtual void Forgiven(const Query& query, Instant now) = 0;
 
   // ---- On the owner's thread ----
 

@@ -6,6 +6,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "limiter/inspect.h"
 #include "share/ways.h"
 #include "test/support/host.h"
 
@@ -85,6 +86,23 @@ TEST_CASE("a candidate that is what is in force differs in nothing, whatever was
   CHECK(all.candidate_refused == all.refused);
   CHECK(all.newly_refused + all.newly_served == 0);
   CHECK(tried.comparison->TopTags(10).empty());
+}
+
+TEST_CASE("a tag that is forgiven begins anew under the candidate too, and a penalty goes on there") {
+  const std::string rules = RuleOf(5, 0.01, "penalty = { after = 3, within = \"1m\", lasts = \"10m\" }");
+  Tried tried(rules, rules);
+  CHECK(tried.Ask("a", 8, kStart) == 5);
+  tried.Begin(kStart + 5min);
+  CHECK(tried.Ask("a", 5, kStart + 5min) == 0);    // with three tokens in its bucket
+  CHECK(tried.All().newly_served == 0);
+  for (const char* tag : {"a", "b"}) {
+    Forgive(*tried.host.limiter, {{tag, false}}, kStart + 301s);
+    CHECK(tried.Ask(tag, 5, kStart + 301s) == 5);
+    Forgive(*tried.host.limiter, {{tag, false}}, kStart + 301s);
+    CHECK(tried.Ask(tag, 8, kStart + 301s) == 5);
+  }
+  CHECK(tried.All().newly_refused + tried.All().newly_served == 0);
+  CHECK(tried.All().candidate_refused == tried.All().refused);
 }
 
 TEST_CASE("a stricter candidate says what it would have refused, by rule and tag") {
@@ -218,6 +236,9 @@ TEST_CASE("what one host cannot compare is said, and a divided limit is compared
   CHECK(compared->rules()[0].in_flight == 0);
   CHECK_FALSE(compared->any_quota());
   CHECK(NotCompared(*Rules(RuleOf(8, 8)), 0.1).empty());
+  const std::string penalty = "penalty = { after = 3, within = \"1m\", lasts = \"10m\" }\n";
+  CHECK(NotCompared(*Rules(RuleOf(8, 8, penalty)), 1).size() == 1);
+  CHECK(NotCompared(*Rules(RuleOf(8, 8, penalty + "share = \"local\"")), 1).empty());
 }
 
 TEST_CASE("a part of the slowest limit that is divided can be compared") {

@@ -5,6 +5,8 @@
 
 #include "base/check.h"
 #include "bucket/table_lookup.h"
+#include "limiter/inspect.h"
+#include "limiter/kept_penalties.h"
 #include "rule/equal_part.h"
 #include "share/ways.h"
 
@@ -57,6 +59,9 @@ std::vector<std::string> NotCompared(const Rulebook& candidate, double share) {
     notes.push_back("Limits that tags name themselves are not compared under them.");
   }
   if (any([](const Rule& rule) { return rule.in_flight != 0; })) notes.push_back("Places in flight are not compared.");
+  if (any([](const Rule& rule) { return rule.penalty.after != 0 && rule.share != Share::kLocal; })) {
+    notes.push_back("Refusals and penalties of other hosts are not compared.");
+  }
   if (candidate.any_quota()) notes.push_back("Quotas are not compared.");
   if (share < 1 && any([](const Rule& rule) { return !rule.also.empty(); })) {
     notes.push_back("Tags that others are charged with (also) are charged by the sample only: use --of 100%.");
@@ -116,7 +121,9 @@ bool Comparison::CopySome(Instant now) {
     const Instant now_;
   };
   Copy copy(*this, now);
-  return live_.table().VisitSome(copied_, kCellsPerSlice, copy, now);
+  if (live_.table().VisitSome(copied_, kCellsPerSlice, copy, now)) return true;
+  RestorePenalties(shadow_, KeepPenalties(live_, now), now);
+  return false;
 }
 
 // ---- What is decided ----
@@ -182,6 +189,10 @@ void Comparison::Decided(const Query& query, bool served, Cost times, std::size_
 // Also where the candidate had refused what is given back: by then nobody knows.
 void Comparison::Settled(const Payment& paid, Cost actual, Instant now) {
   shadow_.Settle({paid.query, paid.at}, actual, now);
+}
+
+void Comparison::Forgiven(const Query& query, Instant now) {
+  Forgive(shadow_, query, now);
 }
 
 void Comparison::Note(const Query& query, const Standing& standing, bool served, bool would_serve, Cost times,

@@ -2,13 +2,14 @@
 // own with the candidate's rules, and what the clients were told is compared with what they would have been told.
 //
 // It is the shipped limiter over a second table, which is smaller by the share of the sample, and has the same keys, so
-// that both find a tag by one hash. Its buckets begin with what the tags have spent under the rules in force.
+// that both find a tag by one hash. Its buckets begin with what the tags have spent under the rules in force, and
+// penalties go on.
 //
 // What peers report is debited here too. They decide by the rules in force: where the candidate would have served more
 // or less of a tag on this host, the tag's hits elsewhere count for so much more or less.
 //
 // A host compares by itself. It knows neither parts of a capacity, which are compared as equal parts, nor places in
-// flight, quotas and shedding, which are left out (NotCompared says so).
+// flight, quotas, shedding and what peers say of refusals and penalties, which are left out (NotCompared says so).
 #pragma once
 
 #include <array>
@@ -72,7 +73,8 @@ class Comparison final : public Observer {
 
   // ---- The owner's thread ----
 
-  // Takes over what tags of the sample have spent, a slice at a time, before it observes; returns whether there is more.
+  // Takes over what tags of the sample have spent, a slice at a time, and penalties with the last one, before it
+  // observes; returns whether there is more.
   bool CopySome(Instant now);
   // There may be another number of peers.
   void FollowPeers();
@@ -99,6 +101,7 @@ class Comparison final : public Observer {
              std::size_t lane, Instant now) override;
   void Decided(const Query& query, bool served, Cost times, std::size_t lane, Instant now) override;
   void Settled(const Payment& paid, Cost actual, Instant now) override;
+  void Forgiven(const Query& query, Instant now) override;
   void Heard(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to, const Speaker& speaker,
              Instant now) override;
 
