@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <charconv>
 
 #include "limiter/inspect.h"
@@ -58,8 +57,6 @@ Asking::Tag Asking::tag(std::size_t question, std::size_t place) const {
   const std::size_t rule = standing.limit.has_value() ? limiter_.rules().limit(*standing.limit).rule : rules.size();
   if (rule < rules.size()) tag.rule = rules[rule].name;
   if (standing.limited()) tag.left = standing.bucket.WholeTokens(standing.shape, now_);
-  const bool counts_places = verb(question) == Verb::kEnter || outcomes_[question].busy;
-  if (counts_places && standing.free) tag.left = std::min(tag.left.value_or(INT64_MAX), std::int64_t{*standing.free});
   return tag;
 }
 
@@ -95,7 +92,7 @@ std::vector<Payment> Asking::payments(std::size_t question) const {
 }
 
 Duration Asking::Tag::UntilNext(Instant now) const {
-  const auto next = static_cast<Cost>(standing.bucket.WholeTokens(standing.shape, now) + 1);
+  const auto next = static_cast<Cost>(*left + 1);
   return next > standing.shape.burst() ? standing.UntilFull(now) : standing.Until(next, now);
 }
 

@@ -48,9 +48,7 @@ class Asking {
   struct Tag {
     std::string_view written;
     std::string_view rule;               // "-": no rule, or an override where none fits
-    // Whole tokens, 0 in debt; to `enter`, and where a question was refused for a place, no more than there are free
-    // places. None: nothing limits it.
-    std::optional<std::int64_t> left;
+    std::optional<std::int64_t> left;    // whole tokens, 0 in debt; none: nothing limits it
     const Standing& standing;
 
     // The time until it has one more whole token, zero if it has all. REQUIRES: something limits it.

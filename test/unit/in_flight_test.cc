@@ -78,22 +78,6 @@ struct Peer {
   int woken = 0;
 };
 
-TEST_CASE("what is left is tokens, but places to a question that enters and where all are taken") {
-  Peer a(kJobs);
-  const auto left = [&](Verb verb) {
-    Asking asking(*a.host.limiter, 0, Prng(1), kTagBytesMax);
-    asking.Begin(verb);
-    REQUIRE(asking.Name("job", 1));
-    asking.Answer(kNow);
-    return asking.tag(0, 0).left;
-  };
-  CHECK(left(Verb::kEnter) == 4);
-  CHECK(left(Verb::kTake) == 998);
-  CHECK(left(Verb::kPeek) == 998);
-  CHECK(a.EntersAll("job", kNow) == 4);
-  CHECK(left(Verb::kTake) == 0);
-}
-
 TEST_CASE("places: those of all hosts together count, and come back as they are given back") {
   const std::string jobs = kJobs + std::string(GENERATE("share=\"debit\"\n", "share=\"forecast\"\n"));
   CAPTURE(jobs);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <iterator>
 #include <optional>
@@ -9,6 +10,16 @@
 #include "query/words.h"
 
 namespace dthrottle {
+
+namespace {
+
+// Tokens, or places where there is a number of them too and fewer are free.
+std::optional<std::int64_t> LeftOf(const Asking::Tag& tag) {
+  const auto& free = tag.standing.free;
+  return free.has_value() ? std::min(tag.left.value_or(INT64_MAX), std::int64_t{*free}) : tag.left;
+}
+
+}    // namespace
 
 // A wait has a fraction where whole milliseconds would make slots uneven.
 bool AskAnswer::AppendGranted() {
@@ -22,10 +33,16 @@ bool AskAnswer::AppendGranted() {
 }
 
 void AskAnswer::AppendServed(AskTell tell) {
-  for (std::size_t i = 0; i < asking_.tags(question_); ++i) AppendLeft(asking_.tag(question_, i));
+  std::optional<std::size_t> nearest;
+  std::int64_t least = INT64_MAX;
+  for (std::size_t i = 0; i < asking_.tags(question_); ++i) {
+    const Asking::Tag tag = asking_.tag(question_, i);
+    AppendLeft(tag);
+    const std::int64_t left = LeftOf(tag).value_or(INT64_MAX);
+    if (left < least) nearest = i, least = left;
+  }
   if (tell == AskTell::kAll) return AppendAll();
-  const auto nearest = tell == AskTell::kLimit ? asking_.nearest(question_) : std::nullopt;
-  if (!nearest.has_value()) return;
+  if (tell == AskTell::kNothing || !nearest.has_value()) return;
   const Asking::Tag tag = asking_.tag(question_, *nearest);
   AppendWord(tag.rule);
   AppendWord(tag.written);
@@ -56,9 +73,10 @@ void AskAnswer::AppendMs(Duration duration) {
 }
 
 void AskAnswer::AppendLeft(const Asking::Tag& tag) {
-  if (!tag.left.has_value()) return AppendWord("-");
+  const auto left = LeftOf(tag);
+  if (!left.has_value()) return AppendWord("-");
   out_ += ' ';
-  AppendNumber(out_, *tag.left);
+  AppendNumber(out_, *left);
 }
 
 void AskAnswer::AppendLimit(const Asking::Tag& tag) {
@@ -73,7 +91,7 @@ void AskAnswer::AppendLimit(const Asking::Tag& tag) {
 void AskAnswer::AppendAll() {
   for (std::size_t i = 0; i < asking_.tags(question_); ++i) {
     const Asking::Tag tag = asking_.tag(question_, i);
-    AppendWord(tag.left.has_value() ? tag.rule : "-");
+    AppendWord(LeftOf(tag).has_value() ? tag.rule : "-");
     AppendLeft(tag);
     AppendLimit(tag);
   }
