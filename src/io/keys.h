@@ -31,7 +31,7 @@ Result<void> WritePublicKeyFile(const std::string& path, std::string_view public
 
 // The user that a file with a secret may belong to, if it is not root's. Root may look at one for any user.
 enum class SecretOwner { kThisUser, kAnyUser };
-// Whose files --check may read: root may run it for the daemon's user.
+// The user whose files --check reads. Root may run it for the daemon's user, so it reads those of any user.
 SecretOwner CheckedOwner();
 
 // Fails if anybody but that user, or root, could have read or written a file that holds a secret.

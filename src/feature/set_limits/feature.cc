@@ -62,8 +62,8 @@ void SetLimitsFeature::Prepare() {
   TakeNewest();
 }
 
-// The program before may have been unable to write its file, so what it left goes first. Only after a stop another
-// program may have written the file since.
+// What the program before has left goes before the file, which it may have been unable to write. After a stop another
+// program may have written the file since, and then the file goes first.
 void SetLimitsFeature::TakeNewest() {
   const HandedSection left = host_.handed.Take(kSection);
   const auto file = ReadRegularFile(path_, SetLimits::kFileBytesMax);

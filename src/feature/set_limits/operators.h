@@ -1,4 +1,5 @@
-// Whose limits count here, as settings and the files that they name say: the keys of operators, and what HTTP needs.
+// The keys of the operators whose limits count here, and what HTTP needs to set limits, from the settings and the files
+// that they name.
 #pragma once
 
 #include <optional>
@@ -14,10 +15,10 @@ namespace dthrottle {
 struct Operators {
   OperatorKeys keys;
   std::optional<OperatorSecret> own_key;    // signs what HTTP brings
-  std::string token;                        // who shows it may set limits over HTTP; empty: nobody
+  std::string token;                        // a client that shows it may set limits over HTTP; empty: none may
 };
 
-// What is bad is told, a line of warning each, and then nobody has it. Files may belong to `of`.
+// Reads the files, which may belong to `of`. What is bad is left out, and `problems` gets a line of warning for it.
 Operators ReadOperators(const Settings& settings, SecretOwner of, std::vector<std::string>& problems);
 
 }    // namespace dthrottle
