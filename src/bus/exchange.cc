@@ -128,6 +128,14 @@ struct Exchange::State {
     return state.Take();
   }
 
+  // Owners of whom the settings name none are gone for good. A host that is to own nothing itself then begins with the
+  // list of its settings, or it would wait for a word of theirs.
+  bool NamesNoneOf(const std::vector<std::string>& owners) const {
+    const Owners& named = *core.options.owners;
+    return !core.options.owners_registered && !named.Find(core.options.name) &&
+           std::ranges::none_of(owners, [&](const std::string& owner) { return named.Find(owner).has_value(); });
+  }
+
   // With the owners that were in force; where the settings name others than they did, those are proposed.
   bool Resume(std::string_view life) {
     StateReader state(life);
@@ -135,6 +143,7 @@ struct Exchange::State {
     state(head);
     if (!state.ok()) return false;
     if (core.owners != nullptr) {
+      if (NamesNoneOf(head.names)) return false;
       core.owners = std::make_shared<const Owners>(head.names, head.number, head.before);
       core.counts_from_first = head.counts_from_first;
       if (core.options.owners_registered) {

@@ -392,5 +392,35 @@ TEST_CASE("an owner that was killed is replaced within a second of the list with
   }
 }
 
+// The only owner is gone for good, so nobody in force is left who could propose another list.
+TEST_CASE("a host that the settings name in place of all owners takes over once none of them is heard") {
+  const Names owner = {"host-1"};
+  lab::Fleet fleet(FleetWith(8, 1), 9);
+  fleet.Add(ManyTags(5s, 60s));
+  fleet.Inject({{.kind = lab::Fault::Kind::kKill, .at = After(20s), .lasts = 1000s, .host = 0}});
+  for (std::uint32_t i = 1; i < 8; ++i) fleet.At(After(21s) + i * 500ms, [&fleet, i, owner] { fleet.SetOwners(i, owner); });
+  fleet.Run(After(45s));
+  for (std::uint32_t i = 1; i < 8; ++i) {
+    CAPTURE(i);
+    CHECK(fleet.host(i).exchange().owners()->names() == owner);
+    CHECK(fleet.host(i).exchange().Counts().owners_awaited == 0);
+  }
+  // What the hosts did not know of each other is forgotten; from then on each hit counts once.
+  const Errors then = ErrorsOf(fleet, owner);
+  fleet.Run(After(75s));
+  const Errors errors = ErrorsOf(fleet, owner);
+  CAPTURE(then.lost, errors.lost);
+  CHECK(errors.lost < then.lost + 0.1 * kHitsASecond);
+  CHECK(errors.doubled < 0.1 * kHitsASecond);
+}
+
+TEST_CASE("a host that the settings name in place of all owners does not take over from one that is heard") {
+  lab::Fleet fleet(FleetWith(8, 2), 9);
+  fleet.Add(ManyTags(5s, 40s));
+  fleet.At(After(15s), [&] { fleet.SetOwners(5, {"host-5"}); });
+  fleet.Run(After(40s));
+  CHECK(InForce(fleet, {"host-0", "host-1"}, 8));
+}
+
 }    // namespace
 }    // namespace dthrottle::testing

@@ -375,5 +375,92 @@ TEST_CASE("an owner proposes its list though a host that owns nothing asks again
   CHECK(b.Counts().implausible > 10);
 }
 
+// An owner that is alive and never done with anything: it answers all the time, and hands over one empty part after the
+// other.
+struct Procrastinator {
+  static constexpr std::size_t kIts = 2;    // of the owners
+
+  void Run(Duration time) {
+    for (const Instant end = owner.now + time; owner.now < end;) {
+      Message m = owner.Of(kIts, MessageKind::kClosed);
+      m.owners = owner.exchange->owners()->epoch();
+      m.stream = m.owners;
+      owner.Say(kIts, m);
+      if (++said % 10 == 0) {
+        m.kind = MessageKind::kHandover;
+        m.sequence = ++part;
+        m.parts = std::uint64_t{1} << 40;
+        owner.Say(kIts, m);
+      }
+      owner.Run(1s);
+    }
+  }
+
+  Hearer owner{"owner-0"};
+  int said = 0;
+  std::uint64_t part = 0;
+};
+
+TEST_CASE("an owner that is never done with the change before keeps nobody from another one without end") {
+  Procrastinator its;
+  its.Run(2s);
+  its.owner.exchange->SetOwners(Names(2));
+  its.Run(50s);
+  CHECK(its.owner.exchange->owners()->names() == Names(3));
+  its.Run(15s);
+  CHECK(its.owner.exchange->owners()->names() == Names(2));
+}
+
+TEST_CASE("an owner that hands over one empty part after the other keeps nobody waiting for its tags without end") {
+  Procrastinator its;
+  its.Run(2s);
+  its.owner.SayList(1, 2);
+  REQUIRE(its.owner.exchange->owners()->names() == Names(2));
+  CHECK(its.owner.exchange->Counts().owners_awaited == 1);
+  its.Run(50s);
+  CHECK(its.part >= 5);
+  CHECK(its.owner.exchange->Counts().owners_awaited == 1);
+  its.Run(15s);
+  CHECK(its.owner.exchange->Counts().owners_awaited == 0);
+  CHECK(its.owner.exchange->Counts().owners_missed == 1);
+}
+
+TEST_CASE("an owner that asks again and again whether it may propose a list keeps nobody from it without end") {
+  Hearer owner("owner-1");
+  const std::vector<std::string> others = {"owner-1", "owner-2"};
+  const auto ask_for = [&](Duration time) {
+    for (const Instant end = owner.now + time; owner.now < end; owner.Run(500ms)) {
+      Message m = owner.Of(0, MessageKind::kOwners);
+      m.stream = m.owners;
+      m.names.list = owner.owners->names();
+      owner.Say(0, m);
+    }
+  };
+  ask_for(1s);
+  owner.exchange->SetOwners(others);
+  ask_for(50s);
+  CHECK(owner.exchange->owners()->names() == Names(3));
+  ask_for(15s);
+  CHECK(owner.exchange->owners()->names() == others);
+}
+
+TEST_CASE("a host whose settings name none of the owners that it knew begins with those of its settings") {
+  Hearer host("web");
+  host.SayList(1, 7);
+  const std::string life = host.exchange->Life(host.now);
+  const auto after = [&](const std::vector<std::string>& names) {
+    Exchange::Options options;
+    options.name = "web";
+    options.owners = std::make_shared<const Owners>(names);
+    options.life = life;
+    ToPeersRing to_peers{64};
+    FromPeersRing from_peers{64};
+    return Exchange(options, to_peers, from_peers, host, Prng(1), host.now).owners()->number();
+  };
+  CHECK(after({"db-1"}) == Owners::kFirst);
+  CHECK(after({"db-1", "owner-1"}) == 7);
+  CHECK(after({"db-1", "web"}) == 7);    // proposes its list, behind that one
+}
+
 }    // namespace
 }    // namespace dthrottle

@@ -18,6 +18,8 @@ constexpr Duration kPatience = 10s;              // where no link leads to it
 constexpr Duration kPatienceQuiet = 3s;          // after its last word
 constexpr Duration kPatienceSilent = 800ms;      // where it was silent before the change, and tags wait for it
 constexpr Duration kPatienceMost = 30s;          // where it answers, and gives nothing
+constexpr Duration kPatienceInAll = 60s;         // whatever it says; more than any change takes
+constexpr Duration kSucceedEvery = 1s;           // how often this host looks whether the owners in force are gone
 // An owner promises another one not to propose a list for so long. The other one relies on that for half of it.
 constexpr Duration kPromise = 1s;
 // How far ahead of the list in force a list of a peer may be: far more changes than a host misses, and far fewer than
@@ -59,6 +61,8 @@ void Changing::Want(std::vector<std::string> names) {
   if (proposed_ && proposed_->names() == names) return;
   named_ = std::move(names);
   wants_ = true;
+  wanted_since_.reset();
+  asks_since_.reset();
   proposed_.reset();
   core_.PassSoon();
 }
@@ -75,7 +79,7 @@ void Changing::Obey(std::shared_ptr<const Owners> list) {
 // lesser name goes first. Nobody else may propose one, so a question of another host must not hold this one back.
 void Changing::Allow(const Link& link, Instant now) {
   if (!core_.owners->Find(link.peer->name)) return void(++core_.counts.implausible);
-  const bool first = proposes() && core_.options.name < link.peer->name;
+  const bool first = Proposes(now) && core_.options.name < link.peer->name;
   if (core_.owners_settled && !first) promised_until_ = now + kPromise;
   core_.transport.Ask(link.status.link, ListFrame(core_, 0, core_.owners_settled && !first, now));
 }
@@ -84,13 +88,29 @@ bool Changing::idle(Instant now) const {
   return !switching_ && !walking_ && taking_.empty() && (giving_.empty() || now >= adopted_at_ + kPatience);
 }
 
-bool Changing::proposes() const {
-  return wants_ && names_others() && core_.OwnsTags() && core_.owners->number() < Owners::kNumberMost;
+bool Changing::Proposes(Instant now) const {
+  if (!wants_ || !names_others() || core_.owners->number() >= Owners::kNumberMost) return false;
+  return core_.OwnsTags() || (succeeds() && OwnersAreGone(now));
+}
+
+// The settings name this host, and none of the owners in force.
+bool Changing::succeeds() const {
+  const auto named = [&](const std::string& host) { return std::ranges::binary_search(named_, host); };
+  return !core_.options.owners_registered && named(core_.options.name) && std::ranges::none_of(core_.owners->names(), named);
+}
+
+bool Changing::OwnersAreGone(Instant now) const {
+  return std::ranges::none_of(core_.owners->names(), [&](const std::string& owner) {
+    const Peer* const peer = members_.Linked(owner);
+    return now < std::max(peer != nullptr ? peer->alive : Instant(), wanted_since_.value_or(now)) + kPatience;
+  });
 }
 
 // Nobody of the owners in force and of those before has yet to do something, or is about to propose a list. They are
-// asked.
+// asked. One that answers and is never done is not waited for without end.
 bool Changing::AllSettled(Instant now) {
+  if (now >= *asks_since_ + kPatienceInAll) return true;
+  if (now < promised_until_) return false;
   bool all = true;
   const auto look = [&](const std::string& owner) {
     const Peer* const peer = members_.Linked(owner);
@@ -109,6 +129,7 @@ void Changing::Adopt(std::shared_ptr<const Owners> list, Instant now) {
   const std::shared_ptr<const Owners> before = std::exchange(core_.owners, std::move(list));
   const Owners& next = *core_.owners;
   if (core_.options.owners_registered) wants_ = false;
+  asks_since_.reset();
   proposed_.reset();
   ++core_.counts.owners_changes;
   core_.counts.owners_conflicts += before->number() == next.number();
@@ -170,10 +191,14 @@ Instant Changing::Pass(Instant now) {
     return now;
   }
   next_.reset();
-  if (proposes() && (now < promised_until_ || !AllSettled(now))) return std::min(next, now + kAskEvery);
-  const bool now_then = proposes();
+  if (!wanted_since_) wanted_since_ = now;
+  if (!Proposes(now)) {
+    wants_ = names_others() && succeeds();
+    return wants_ ? std::min(next, now + kSucceedEvery) : next;
+  }
+  if (!asks_since_) asks_since_ = now;
+  if (!AllSettled(now)) return std::min(next, now + kAskEvery);
   wants_ = false;
-  if (!now_then) return next;
   const Owners& ours = *core_.owners;
   auto list = std::make_shared<const Owners>(named_, ours.number() + 1, ours.names());
   if (core_.options.owners_registered) return proposed_ = std::move(list), next;
@@ -397,7 +422,8 @@ Instant Changing::AskForTags(Instant now) {
   Instant next = ExchangeCore::kNever;
   std::vector<std::string> gone;
   for (auto& [owner, taking] : taking_) {
-    if (!Patient(owner, taking.since, now) || now > taking.moved_at + kPatienceMost) gone.push_back(owner);
+    const Instant until = std::min(taking.moved_at + kPatienceMost, taking.since + kPatienceInAll);
+    if (!Patient(owner, taking.since, now) || now > until) gone.push_back(owner);
     if (taking.ask_at <= now) {
       taking.ask_at = now + kAskEvery;
       if (const Peer* const peer = members_.Linked(owner)) SayTaken(*peer, taking.parts, now);

@@ -41,7 +41,8 @@ class Changing {
     if (core_.owners != nullptr) named_ = core_.owners->names();
   }
 
-  // The settings of this host name other owners. It proposes them if it is an owner now.
+  // The settings of this host name other owners. It proposes them if it is an owner now; or if they name it and none of
+  // the owners in force, once none of these is heard any more.
   void Want(std::vector<std::string> names);
   // Somebody who decides for all says that the list is in force.
   void Obey(std::shared_ptr<const Owners> list);
@@ -91,7 +92,9 @@ class Changing {
   bool names_others() const { return core_.owners != nullptr && core_.owners->names() != named_; }
   bool idle(Instant now) const;
   bool AllSettled(Instant now);
-  bool proposes() const;
+  bool Proposes(Instant now) const;
+  bool succeeds() const;
+  bool OwnersAreGone(Instant now) const;
   void Allow(const Link& link, Instant now);
   bool Patient(const std::string& owner, Instant since, Instant now);
   void Adopt(std::shared_ptr<const Owners> list, Instant now);
@@ -111,6 +114,8 @@ class Changing {
   Joining& joining_;
   std::vector<std::string> named_;           // by the settings of this host, or last wanted, ascending
   bool wants_ = false;                       // to propose these
+  std::optional<Instant> wanted_since_;      // none: from now on
+  std::optional<Instant> asks_since_;        // the owners in force whether they are done
   std::shared_ptr<const Owners> proposed_;
   Instant promised_until_{};                 // not to propose any before
   std::shared_ptr<const Owners> next_;       // heard of, and not in force yet
