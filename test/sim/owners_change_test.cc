@@ -398,7 +398,9 @@ TEST_CASE("a host that the settings name in place of all owners takes over once 
   lab::Fleet fleet(FleetWith(8, 1), 9);
   fleet.Add(ManyTags(5s, 60s));
   fleet.Inject({{.kind = lab::Fault::Kind::kKill, .at = After(20s), .lasts = 1000s, .host = 0}});
-  for (std::uint32_t i = 1; i < 8; ++i) fleet.At(After(21s) + i * 500ms, [&fleet, i, owner] { fleet.SetOwners(i, owner); });
+  for (std::uint32_t i = 1; i < 8; ++i) {
+    fleet.At(After(21s) + i * 500ms, [&fleet, i, owner] { fleet.SetOwners(i, owner); });
+  }
   fleet.Run(After(45s));
   for (std::uint32_t i = 1; i < 8; ++i) {
     CAPTURE(i);

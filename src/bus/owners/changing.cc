@@ -96,7 +96,8 @@ bool Changing::Proposes(Instant now) const {
 // The settings name this host, and none of the owners in force.
 bool Changing::succeeds() const {
   const auto named = [&](const std::string& host) { return std::ranges::binary_search(named_, host); };
-  return !core_.options.owners_registered && named(core_.options.name) && std::ranges::none_of(core_.owners->names(), named);
+  return !core_.options.owners_registered && named(core_.options.name) &&
+         std::ranges::none_of(core_.owners->names(), named);
 }
 
 bool Changing::OwnersAreGone(Instant now) const {
