@@ -151,6 +151,21 @@ class Verdicts(NginxTest):
             self.assertEqual(daemon.stats()["throttled"], 1)
             wait_until(lambda: server.access()[-1][1] == "THROTTLED", "the refusal is in the access log")
 
+    def test_what_an_internal_redirect_leads_to_is_asked_for_if_all_tags_were_empty_before(self):
+        """Each path gets to a page with a tag of its own: by try_files, a named location, index and error_page."""
+        locations = """
+          location /tried { try_files /nothing /page?tag=tried; }
+          location /named { try_files /nothing @named; }
+          location @named { dthrottle_tag named; try_files /index.html =404; }
+          location /wrong { error_page 404 /page?tag=wrong; }
+          location = /page { try_files /index.html =404; }
+          location = /index.html { dthrottle_tag index; }"""
+        with open_daemon(rule(burst=2)) as daemon, Nginx(locations, http=module_settings(daemon)) as server:
+            for path in ("/tried", "/named", "/", "/wrong"):
+                with self.subTest(path):
+                    self.assertEqual([server.get(path).body == b"served\n" for _ in range(4)], [True, True, False, False])
+                    self.assertEqual([line[1] for line in server.access(4)[-4:]], ["SERVED"] * 2 + ["THROTTLED"] * 2)
+
     def test_answers_reach_their_own_requests_under_load(self):
         with open_daemon(rule(burst=1, match="no*"), rule(burst=1_000_000)) as daemon:
             with Nginx(module_settings(daemon), workers=2) as server:

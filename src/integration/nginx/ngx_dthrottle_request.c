@@ -332,7 +332,9 @@ ngx_int_t ngx_dthrottle_handle(ngx_http_request_t* r) {
   if (!conf->enable || r != r->main) return NGX_DECLINED;
   ctx = dthrottle_get_ctx(r);
   if (ctx != NULL && ctx->waiting) return NGX_AGAIN;
-  if (ctx != NULL) return ctx->applied ? NGX_DECLINED : dthrottle_apply(r, ctx, conf);
+  if (ctx != NULL && !ctx->applied) return dthrottle_apply(r, ctx, conf);
+  /* Where all tags were empty, the location that an internal redirect leads to has others. */
+  if (ctx != NULL && ctx->daemon != NULL) return NGX_DECLINED;
 
   ctx = dthrottle_new_ctx(r, conf->tags->nelts);
   if (ctx == NULL || dthrottle_make_tags(ctx, conf) != NGX_OK) return NGX_HTTP_INTERNAL_SERVER_ERROR;
