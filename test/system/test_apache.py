@@ -179,6 +179,31 @@ class Verdicts(ApacheTest):
                 self.assertEqual(said + server.statuses(3), [200, 200, 429, 200, 401, 401, 401])
                 self.assertEqual((daemon.stats()["served"], daemon.stats()["throttled"]), (3, 1))
 
+    def test_a_tag_that_names_the_user_is_asked_for_when_the_password_is_checked(self):
+        """Even if its text is never empty, or another tag is not. A request without the password costs nothing."""
+        for tags in ('DthrottleTag "user:%{REMOTE_USER}"', 'DthrottleTag "%{tolower:%{AUTH_TYPE}-%{remote_user}}"',
+                     'DthrottleTag "net:%{REMOTE_ADDR}"\nDthrottleTag "%{REMOTE_USER}"'):
+            more = f"""
+              <Location />
+                {tags}
+                AuthType Basic
+                AuthName private
+                AuthBasicProvider anon
+                Anonymous ann bob
+                Require valid-user
+              </Location>"""
+            with self.subTest(tags), open_ask_daemon(rule(match="net:*", burst=100), rule(burst=2),
+                                                     page={"entries": 64}) as daemon:
+                settings = module_settings(daemon, f"DthrottleAsk unix:{daemon.ask_path}\nDthrottleHeaders none\n{more}")
+                with Apache(settings, modules=("auth_basic", "authn_core", "authn_anon", "authz_user")) as server:
+                    def status(user, server=server):
+                        password = base64.b64encode(user + b":a@b").decode()
+                        return server.get(fields=f"Authorization: Basic {password}\r\n").status
+                    self.assertEqual(server.statuses(3), [401] * 3)
+                    self.assertEqual([status(user) for user in (b"ann", b"ann", b"ann", b"bob")], [200, 200, 429, 200])
+                    wait_until(lambda: status(b"ann") == 429 and daemon.stats()["page_refused"], "a child has a page")
+                    self.assertEqual((server.statuses(1), status(b"bob"), status(b"bob")), ([401], 200, 429))
+
     def test_satisfy_any_passes_over_no_refusal(self):
         more = 'DthrottleFailClosed On\n<Location "/">\nSatisfy Any\n</Location>'
         with open_daemon(rule(burst=2)) as daemon:

@@ -217,6 +217,26 @@ class ByThread(HoldTest):
                              [200, 401, 401])
             self.assertGreaterEqual(time.monotonic() - begin, 2)
 
+    def test_a_request_is_held_behind_the_password_where_a_tag_names_the_user(self):
+        more = """
+          <Location /private>
+            DthrottleTag "user:%{REMOTE_USER}"
+            AuthType Basic
+            AuthName private
+            AuthBasicProvider anon
+            Anonymous guest
+            Require valid-user
+          </Location>"""
+        with open_ask_daemon(rule(burst=1, rate=1, delay="60s")) as daemon, \
+                Apache(settings(daemon, more), modules=("auth_basic", "authn_core", "authn_anon", "authz_user")) as server:
+            server.path("root").joinpath("private").write_text("private\n")
+            fields = f"Authorization: Basic {base64.b64encode(b'guest:a@b').decode()}\r\n"
+            begin = time.monotonic()
+            said = [server.get("/private", fields=fields).status for _ in range(3)]
+            self.assertEqual(said + server.statuses(3, "/private"), [200] * 3 + [401] * 3)
+            self.assertGreaterEqual(time.monotonic() - begin, 2)
+            self.assertEqual(daemon.stats()["ask_waits"], 2)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -55,6 +55,7 @@ struct daemon {
 struct tag_conf {
   const ap_expr_info_t* text; /* NULL: the client's address */
   apr_uint32_t cost;
+  bool names_user; /* it is known when the password has been checked */
 };
 
 struct dir_conf {
@@ -111,7 +112,7 @@ struct asking {
 };
 
 static void make_tags(request_rec* r, const apr_array_header_t* confs, struct asking* asking) {
-  static const struct tag_conf address = {NULL, 1};
+  static const struct tag_conf address = {.cost = 1};
   const int count = confs != NULL ? confs->nelts : 1;
   for (int i = 0; i < count; i++) {
     asking->tags[asking->tag_count] = make_tag(r, confs != NULL ? &APR_ARRAY_IDX(confs, i, struct tag_conf) : &address);
@@ -257,8 +258,8 @@ static bool was_asked(const request_rec* r) {
   return false;
 }
 
-/* Runs before access is checked, so that `Satisfy Any` cannot pass over a refusal. It runs once more behind all that may
- * have redirected the request within itself to where other settings hold, such as DirectoryIndex. */
+/* Runs behind all that may have redirected the request within itself to where other settings hold, such as
+ * DirectoryIndex. */
 static int check_request(request_rec* r) {
   const struct dir_conf* const conf = ap_get_module_config(r->per_dir_config, &dthrottle_module);
   if (conf->enable != 1 || r->main != NULL || was_asked(r)) return DECLINED;
@@ -294,6 +295,16 @@ static int check_request(request_rec* r) {
                 asking.tags[asking.answer.refused].text);
   if (shadow) return DECLINED;
   return conf->status != UNSET ? conf->status : STATUS_DEFAULT;
+}
+
+/* Runs before access is checked, so that `Satisfy Any` cannot pass over a refusal. One question has all tags of a location,
+ * so it waits for the user if one of them does. */
+static int check_early(request_rec* r) {
+  const struct dir_conf* const conf = ap_get_module_config(r->per_dir_config, &dthrottle_module);
+  for (int i = 0; conf->tags != NULL && i < conf->tags->nelts; i++) {
+    if (APR_ARRAY_IDX(conf->tags, i, struct tag_conf).names_user) return DECLINED;
+  }
+  return check_request(r);
 }
 
 /* ---- Looking inside ---- */
@@ -433,6 +444,16 @@ static bool read_number(const char* text, int least, int most, int* number) {
   return true;
 }
 
+/* Whether an expression has something that is known only when the password has been checked. */
+static bool names_user(const char* text) {
+  static const char* const names[] = {"{REMOTE_USER}", "{AUTH_TYPE}", "env:REMOTE_USER", "env:AUTHENTICATE_",
+                                      "env:AUTHORIZE_"};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    if (ap_strcasestr(text, names[i]) != NULL) return true;
+  }
+  return false;
+}
+
 /* DthrottleTag EXPRESSION [cost=N], once for each tag */
 static const char* set_tag(cmd_parms* cmd, void* data, const char* text, const char* cost) {
   struct dir_conf* const conf = data;
@@ -447,6 +468,7 @@ static const char* set_tag(cmd_parms* cmd, void* data, const char* text, const c
   if (conf->tags->nelts == DTHROTTLE_TAGS_MAX) return "DthrottleTag stands more than 16 times";
   struct tag_conf* const tag = apr_array_push(conf->tags);
   tag->cost = (apr_uint32_t)tokens;
+  tag->names_user = names_user(text);
   tag->text = ap_expr_parse_cmd(cmd, text, AP_EXPR_FLAG_STRING_RESULT, &error, NULL);
   return error != NULL ? apr_pstrcat(cmd->pool, "DthrottleTag: ", error, NULL) : NULL;
 }
@@ -553,7 +575,7 @@ static void register_hooks(apr_pool_t* pool) {
   ap_hook_post_config(end_settings, NULL, NULL, APR_HOOK_MIDDLE);
   ap_hook_child_init(begin_child, NULL, NULL, APR_HOOK_MIDDLE);
   dthrottle_register_holding();
-  ap_hook_header_parser(check_request, NULL, NULL, APR_HOOK_LAST);
+  ap_hook_header_parser(check_early, NULL, NULL, APR_HOOK_LAST);
   ap_hook_fixups(check_request, NULL, NULL, APR_HOOK_REALLY_LAST);
   ap_hook_handler(send_metrics, NULL, NULL, APR_HOOK_MIDDLE);
   APR_OPTIONAL_HOOK(ap, status_hook, add_status, NULL, NULL, APR_HOOK_MIDDLE);
