@@ -2,7 +2,8 @@
  * ../README.md.
  *
  * Each child process has a handle for each daemon that the settings name, and its threads share it. Everything that has
- * to do with time, failures and connections is the library's. Counts stand in memory that all processes share.
+ * to do with time, failures and connections is the library's. board.h has the counts, holding.h the requests that wait
+ * without a thread.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* POLLRDHUP */
@@ -10,9 +11,7 @@
 #include <ap_expr.h>
 #include <ap_mpm.h>
 #include <apr_atomic.h>
-#include <apr_optional_hooks.h>
 #include <apr_portable.h>
-#include <apr_shm.h>
 #include <apr_strings.h>
 #include <apr_time.h>
 #include <errno.h>
@@ -22,12 +21,12 @@
 #include <http_protocol.h>
 #include <http_request.h>
 #include <httpd.h>
-#include <mod_status.h>
 #include <poll.h>
 #include <stdbool.h>
 #include <string.h>
 #include <time.h>
 
+#include "board.h"
 #include "client/dthrottle.h"
 #include "client/endpoint.h"
 #include "gate.h"
@@ -73,7 +72,6 @@ APLOG_USE_MODULE(dthrottle);
  */
 static apr_array_header_t* daemons;
 static struct daemon *default_server, *default_ask; /* where none is named */
-static struct dthrottle_board* board;
 
 static struct daemon* find_daemon(apr_pool_t* pool, const char* address, bool asks_questions) {
   for (int i = 0; i < daemons->nelts; i++) {
@@ -307,45 +305,6 @@ static int check_early(request_rec* r) {
   return check_request(r);
 }
 
-/* ---- Looking inside ---- */
-
-/* SetHandler dthrottle-metrics */
-static int send_metrics(request_rec* r) {
-  if (r->handler == NULL || strcmp(r->handler, "dthrottle-metrics") != 0) return DECLINED;
-  if (r->method_number != M_GET) return HTTP_METHOD_NOT_ALLOWED;
-  char* const page = apr_palloc(r->pool, DTHROTTLE_PAGE_BYTES);
-  const size_t bytes = dthrottle_write_page("apache", board, page);
-  ap_set_content_type(r, "text/plain; version=0.0.4; charset=utf-8");
-  ap_set_content_length(r, (apr_off_t)bytes);
-  if (!r->header_only) ap_rwrite(page, (int)bytes, r);
-  return OK;
-}
-
-/* A section of mod_status: a line for each daemon, or with ?auto a line for each count. */
-static int add_status(request_rec* r, int flags) {
-  const bool brief = (flags & AP_STATUS_SHORT) != 0;
-  if (!brief) ap_rputs("<hr />\n<h1>dthrottle</h1>\n<dl>\n", r);
-  for (size_t i = 0; i < board->count; i++) {
-    const struct dthrottle_board_entry* const entry = &board->entries[i];
-    const apr_uint64_t failed = __atomic_load_n(&entry->counts.last_failure, __ATOMIC_RELAXED);
-    const char* const state = failed == 0 ? "up" : dthrottle_failure_name((enum dthrottle_failure)(failed - 1));
-    const char* const name = ap_escape_html(r->pool, entry->name);
-    ap_rprintf(r, brief ? "Dthrottle %s: %s\n" : "<dt>%s: %s</dt>\n<dd>", brief ? entry->name : name, state);
-    for (int fate = DTHROTTLE_FATE_SERVED; fate < DTHROTTLE_FATES; fate++) {
-      const char* const fate_name = dthrottle_fate_name((enum dthrottle_fate)fate);
-      const apr_uint64_t count = __atomic_load_n(&entry->counts.fates[fate], __ATOMIC_RELAXED);
-      if (brief) {
-        ap_rprintf(r, "Dthrottle %s %s: %" APR_UINT64_T_FMT "\n", entry->name, fate_name, count);
-      } else {
-        ap_rprintf(r, "%s %" APR_UINT64_T_FMT " ", fate_name, count);
-      }
-    }
-    if (!brief) ap_rputs("</dd>\n", r);
-  }
-  if (!brief) ap_rputs("</dl>\n", r);
-  return OK;
-}
-
 /* ---- Processes ---- */
 
 static apr_status_t close_daemon(void* closed) {
@@ -539,25 +498,12 @@ static const command_rec commands[] = {
     {NULL, {NULL}, NULL, 0, RAW_ARGS, NULL},
 };
 
-/* The board of this server process, which outlives its settings. */
-static struct dthrottle_board* open_board(apr_pool_t* process_pool) {
-  static const char key[] = "dthrottle-board";
-  void* found = NULL;
-  apr_shm_t* memory = NULL;
-  apr_pool_userdata_get(&found, key, process_pool);
-  if (found != NULL) return found;
-  if (apr_shm_create(&memory, sizeof *board, NULL, process_pool) != APR_SUCCESS) return NULL;
-  found = memset(apr_shm_baseaddr_get(memory), 0, sizeof *board);
-  apr_pool_userdata_set(found, key, apr_pool_cleanup_null, process_pool);
-  return found;
-}
-
 static int end_settings(apr_pool_t* pool, apr_pool_t* log_pool, apr_pool_t* temp_pool, server_rec* server) {
   (void)log_pool;
   (void)temp_pool;
   default_server = find_daemon(pool, DTHROTTLE_DEFAULT_ADDRESS, false);
   default_ask = find_daemon(pool, DTHROTTLE_DEFAULT_ASK_ADDRESS, true);
-  board = open_board(server->process->pool);
+  struct dthrottle_board* board = dthrottle_open_board(server->process->pool);
   for (int i = 0; board != NULL && i < daemons->nelts; i++) {
     struct daemon* const daemon = APR_ARRAY_IDX(daemons, i, struct daemon*);
     daemon->counts = dthrottle_board_counts(board, daemon->address, strlen(daemon->address));
@@ -577,8 +523,7 @@ static void register_hooks(apr_pool_t* pool) {
   dthrottle_register_holding();
   ap_hook_header_parser(check_early, NULL, NULL, APR_HOOK_LAST);
   ap_hook_fixups(check_request, NULL, NULL, APR_HOOK_REALLY_LAST);
-  ap_hook_handler(send_metrics, NULL, NULL, APR_HOOK_MIDDLE);
-  APR_OPTIONAL_HOOK(ap, status_hook, add_status, NULL, NULL, APR_HOOK_MIDDLE);
+  dthrottle_register_board();
 }
 
 __attribute__((visibility("default"))) module AP_MODULE_DECLARE_DATA dthrottle_module = {
