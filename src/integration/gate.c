@@ -59,6 +59,15 @@ enum dthrottle_failure dthrottle_failure_of(enum dthrottle_verdict verdict, int 
 
 /* ---- Counting ---- */
 
+void dthrottle_board_begin(struct dthrottle_board* board) {
+  for (size_t i = 0; i < board->count; i++) __atomic_store_n(&board->entries[i].named, false, __ATOMIC_RELAXED);
+}
+
+static struct dthrottle_counts* name_entry(struct dthrottle_board_entry* entry) {
+  __atomic_store_n(&entry->named, true, __ATOMIC_RELAXED);
+  return &entry->counts;
+}
+
 struct dthrottle_counts* dthrottle_board_counts(struct dthrottle_board* board, const char* address, size_t bytes) {
   char name[DTHROTTLE_BOARD_NAME_BYTES];
   if (bytes >= sizeof name) bytes = sizeof name - 1;
@@ -67,11 +76,11 @@ struct dthrottle_counts* dthrottle_board_counts(struct dthrottle_board* board, c
   }
   name[bytes] = '\0';
   for (size_t i = 0; i < board->count; i++) {
-    if (strcmp(board->entries[i].name, name) == 0) return &board->entries[i].counts;
+    if (strcmp(board->entries[i].name, name) == 0) return name_entry(&board->entries[i]);
   }
   if (board->count == DTHROTTLE_BOARD_MAX) return NULL;
   memcpy(board->entries[board->count].name, name, bytes + 1);
-  return &board->entries[board->count++].counts;
+  return name_entry(&board->entries[board->count++]);
 }
 
 void dthrottle_count_fate(struct dthrottle_counts* counts, enum dthrottle_fate fate) {
@@ -85,6 +94,10 @@ void dthrottle_count_fate(struct dthrottle_counts* counts, enum dthrottle_fate f
 void dthrottle_count_failure(struct dthrottle_counts* counts, enum dthrottle_failure failure) {
   __atomic_fetch_add(&counts->failures[failure], 1, __ATOMIC_RELAXED);
   __atomic_store_n(&counts->last_failure, 1 + (uint64_t)failure, __ATOMIC_RELAXED);
+}
+
+void dthrottle_forget_failure(struct dthrottle_counts* counts) {
+  __atomic_store_n(&counts->last_failure, 0, __ATOMIC_RELAXED);
 }
 
 /* ---- Fields ---- */
@@ -190,6 +203,7 @@ static void append_failures(struct text* text, const char* server, const struct 
 }
 
 static void append_up(struct text* text, const char* server, const struct dthrottle_board_entry* daemon) {
+  if (!__atomic_load_n(&daemon->named, __ATOMIC_RELAXED)) return;
   append(text, "dthrottle_%s_up{daemon=\"%s\"} %d\n", server, daemon->name,
          __atomic_load_n(&daemon->counts.last_failure, __ATOMIC_RELAXED) == 0);
 }

@@ -66,22 +66,29 @@ struct dthrottle_board {
   struct dthrottle_board_entry {
     char name[DTHROTTLE_BOARD_NAME_BYTES];
     struct dthrottle_counts counts;
+    bool named; /* by the settings that are in force; others have named the rest */
   } entries[DTHROTTLE_BOARD_MAX];
 };
 
-/* The counts of the daemon at an address, made if they are not there; NULL: there are too many. For the process that
- * reads settings, while no other does. */
+/* Settings are read anew: they name no daemon yet. For the process that reads settings, while no other does. */
+void dthrottle_board_begin(struct dthrottle_board* board);
+
+/* The counts of the daemon at an address that the settings name, made if they are not there; NULL: there are too many.
+ * For the same process. */
 struct dthrottle_counts* dthrottle_board_counts(struct dthrottle_board* board, const char* address, size_t bytes);
 
 enum { DTHROTTLE_PAGE_BYTES = 1024 + DTHROTTLE_BOARD_MAX * 4096 };
 
 /* Writes the board as Prometheus reads it into DTHROTTLE_PAGE_BYTES of `text`, and returns the bytes. `server` is
- * "nginx" or "apache". */
+ * "nginx" or "apache". A daemon that the settings do not name has counts, but is neither up nor down. */
 size_t dthrottle_write_page(const char* server, const struct dthrottle_board* board, char* text);
 
 /* Any worker and thread. */
 void dthrottle_count_fate(struct dthrottle_counts* counts, enum dthrottle_fate fate);
 void dthrottle_count_failure(struct dthrottle_counts* counts, enum dthrottle_failure failure);
+
+/* Takes a daemon for one that has not been asked yet. */
+void dthrottle_forget_failure(struct dthrottle_counts* counts);
 
 /* Which header fields tell a client its limit. */
 enum dthrottle_fields {

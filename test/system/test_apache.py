@@ -352,6 +352,55 @@ class Questions(ApacheTest):
                 self.assertGreater(counts[f'dthrottle_apache_failures_total{{{name},why="permission"}}'], 0)
                 self.assertIn(f"<dt>unix:{daemon.ask_path}: permission</dt>", server.get("/server-status").body.decode())
 
+    def test_a_daemon_that_the_settings_do_not_name_any_more_is_neither_up_nor_down(self):
+        more = """
+          DthrottleTag "%{QUERY_STRING}"
+          <Location /metrics>
+            Dthrottle Off
+            SetHandler dthrottle-metrics
+          </Location>
+          <Location /server-status>
+            Dthrottle Off
+            SetHandler server-status
+          </Location>"""
+        with open_ask_daemon(rule(burst=2)) as daemon:
+            settings = self.settings(daemon, more)
+            with Apache(settings.replace(str(daemon.ask_path), "/nowhere/typo.sock"), modules=("status",)) as server:
+                conf = server.path("apache.conf")
+                wrong = conf.read_text()
+                self.assertEqual(server.get("/?a").status, 200)
+                typo = 'daemon="unix:/nowhere/typo.sock"'
+                self.assertEqual(metrics(server.get("/metrics").body)[f"dthrottle_apache_up{{{typo}}}"], 0)
+                conf.write_text(wrong.replace("/nowhere/typo.sock", str(daemon.ask_path)))
+                old = server.reload()
+                wait_until(lambda: not old & server.children(), "the old processes have left")
+                self.assertEqual(server.get("/?a").status, 200)
+                counts = metrics(server.get("/metrics").body)
+                self.assertEqual({value for name, value in counts.items() if "_up{" in name}, {1})
+                self.assertNotIn(f"dthrottle_apache_up{{{typo}}}", counts)
+                self.assertIn(f'dthrottle_apache_requests_total{{{typo},status="SERVED"}}', counts)
+                self.assertIn("<dt>unix:/nowhere/typo.sock</dt>", server.get("/server-status").body.decode())
+                self.assertNotIn("typo.sock: ", server.get("/server-status?auto").body.decode())
+
+    def test_a_default_daemon_that_has_failed_is_up_until_it_is_asked_under_new_settings(self):
+        default = "/run/dthrottle/ask.sock"
+        if os.path.exists(default):
+            self.skipTest("a daemon of this machine listens there")
+        more = ('DthrottleTag "%{QUERY_STRING}" cost=2\n'
+                "<Location /metrics>\nDthrottle Off\nSetHandler dthrottle-metrics\n</Location>")
+        with open_ask_daemon(rule(burst=2)) as daemon:
+            name = f'dthrottle_apache_up{{daemon="unix:{default}"}}'
+            settings = self.settings(daemon, more)
+            with Apache(settings.replace("DthrottleAsk", "#DthrottleAsk")) as server:
+                conf = server.path("apache.conf")
+                self.assertEqual(server.get("/?a").status, 200)
+                self.assertEqual(metrics(server.get("/metrics").body)[name], 0)
+                conf.write_text(conf.read_text().replace("#DthrottleAsk", "DthrottleAsk"))
+                old = server.reload()
+                wait_until(lambda: not old & server.children(), "the old processes have left")
+                self.assertEqual(server.statuses(2, "/?a"), [200, 429])
+                self.assertEqual(metrics(server.get("/metrics").body)[name], 1)
+
 
 class Failures(ApacheTest):
     """All of them are served, and none of them waits longer than the timeout."""

@@ -322,6 +322,21 @@ class Questions(NginxTest):
             self.assertEqual(counts[f'dthrottle_nginx_requests_total{{{name},status="THROTTLED"}}'], 1)
             self.assertEqual(counts[f"dthrottle_nginx_up{{{name}}}"], 1)
 
+    def test_a_daemon_that_the_settings_do_not_name_any_more_is_neither_up_nor_down(self):
+        more = "dthrottle_tag $arg_tag; location = /metrics { dthrottle off; dthrottle_metrics; }"
+        with open_ask_daemon(rule(burst=2)) as daemon, Nginx(self.settings(daemon, more)) as server:
+            conf = server.path("nginx.conf")
+            right = conf.read_text()
+            for path, up in ((f"{daemon.directory}/typo.sock", 0), (daemon.ask_path, 1), (f"{daemon.directory}/typo.sock", 0)):
+                conf.write_text(right.replace(str(daemon.ask_path), str(path)))
+                old = server.reload()
+                wait_until(lambda old=old: not old & server.children(), "the old worker has left")
+                server.get("/?tag=a")
+                counts = metrics(server.get("/metrics").body)
+                self.assertEqual({name: value for name, value in counts.items() if "_up{" in name},
+                                 {f'dthrottle_nginx_up{{daemon="unix:{path}"}}': up})
+            self.assertEqual(counts[f'dthrottle_nginx_requests_total{{daemon="unix:{daemon.ask_path}",status="SERVED"}}'], 1)
+
     def test_a_socket_without_permission_shows_in_the_counts(self):
         more = "dthrottle_tag $arg_tag; location = /metrics { dthrottle off; dthrottle_metrics; }"
         with open_ask_daemon(rule(burst=2)) as daemon, Nginx(self.settings(daemon, more), user="www-data") as server:

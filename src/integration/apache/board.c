@@ -32,7 +32,12 @@ static int add_status(request_rec* r, int flags) {
     const apr_uint64_t failed = __atomic_load_n(&entry->counts.last_failure, __ATOMIC_RELAXED);
     const char* const state = failed == 0 ? "up" : dthrottle_failure_name((enum dthrottle_failure)(failed - 1));
     const char* const name = ap_escape_html(r->pool, entry->name);
-    ap_rprintf(r, brief ? "Dthrottle %s: %s\n" : "<dt>%s: %s</dt>\n<dd>", brief ? entry->name : name, state);
+    const bool named = __atomic_load_n(&entry->named, __ATOMIC_RELAXED);
+    if (!brief) {
+      ap_rprintf(r, "<dt>%s%s%s</dt>\n<dd>", name, named ? ": " : "", named ? state : "");
+    } else if (named) {
+      ap_rprintf(r, "Dthrottle %s: %s\n", entry->name, state);
+    }
     for (int fate = DTHROTTLE_FATE_SERVED; fate < DTHROTTLE_FATES; fate++) {
       const char* const fate_name = dthrottle_fate_name((enum dthrottle_fate)fate);
       const apr_uint64_t count = __atomic_load_n(&entry->counts.fates[fate], __ATOMIC_RELAXED);
@@ -54,7 +59,10 @@ struct dthrottle_board* dthrottle_open_board(apr_pool_t* process_pool) {
   apr_shm_t* memory = NULL;
   apr_pool_userdata_get(&found, key, process_pool);
   board = found;
-  if (board != NULL) return board;
+  if (board != NULL) {
+    dthrottle_board_begin(board);
+    return board;
+  }
   if (apr_shm_create(&memory, sizeof *board, NULL, process_pool) != APR_SUCCESS) return NULL;
   board = memset(apr_shm_baseaddr_get(memory), 0, sizeof *board);
   apr_pool_userdata_set(board, key, apr_pool_cleanup_null, process_pool);

@@ -10,8 +10,8 @@
 
 void dthrottle_register_board(void);
 
-/* The board of this server process, which outlives its settings; NULL: there is no memory. For the process that reads
- * settings. */
+/* The board of this server process, which outlives its settings and on which they name no daemon yet; NULL: there is no
+ * memory. For the process that reads settings. */
 struct dthrottle_board* dthrottle_open_board(apr_pool_t* process_pool);
 
 #endif

@@ -501,6 +501,7 @@ static const command_rec commands[] = {
 static int end_settings(apr_pool_t* pool, apr_pool_t* log_pool, apr_pool_t* temp_pool, server_rec* server) {
   (void)log_pool;
   (void)temp_pool;
+  const int named = daemons->nelts;
   default_server = find_daemon(pool, DTHROTTLE_DEFAULT_ADDRESS, false);
   default_ask = find_daemon(pool, DTHROTTLE_DEFAULT_ASK_ADDRESS, true);
   struct dthrottle_board* board = dthrottle_open_board(server->process->pool);
@@ -508,6 +509,8 @@ static int end_settings(apr_pool_t* pool, apr_pool_t* log_pool, apr_pool_t* temp
     struct daemon* const daemon = APR_ARRAY_IDX(daemons, i, struct daemon*);
     daemon->counts = dthrottle_board_counts(board, daemon->address, strlen(daemon->address));
     if (daemon->counts == NULL) board = NULL;
+    /* It may be that no location asks it any more. */
+    if (daemon->counts != NULL && i >= named) dthrottle_forget_failure(daemon->counts);
   }
   if (board != NULL) return OK;
   ap_log_error(APLOG_MARK, APLOG_EMERG, 0, server, "dthrottle: no memory for counts, or more than %d daemons",

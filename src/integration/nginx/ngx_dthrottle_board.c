@@ -9,6 +9,7 @@ static ngx_int_t dthrottle_init_zone(ngx_shm_zone_t* zone, void* old) {
   ngx_uint_t i;
   if (old == NULL && !zone->shm.exists) pool->data = ngx_slab_calloc(pool, sizeof(struct dthrottle_board));
   if (pool->data == NULL) return NGX_ERROR;
+  dthrottle_board_begin(pool->data);
   for (i = 0; i < daemons->nelts; i++) {
     all[i]->counts = dthrottle_board_counts(pool->data, (const char*)all[i]->name.data, all[i]->name.len);
     if (all[i]->counts == NULL) {
