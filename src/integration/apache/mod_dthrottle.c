@@ -2,8 +2,8 @@
  * ../README.md.
  *
  * Each child process has a handle for each daemon that the settings name, and its threads share it. Everything that has
- * to do with time, failures and connections is the library's. board.h has the counts, holding.h the requests that wait
- * without a thread.
+ * to do with time, failures and connections is the library's. settings.h has the directives, board.h the counts,
+ * holding.h the requests that wait without a thread.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* POLLRDHUP */
@@ -31,59 +31,16 @@
 #include "client/endpoint.h"
 #include "gate.h"
 #include "holding.h"
-
-enum {
-  STATUS_DEFAULT = HTTP_TOO_MANY_REQUESTS,
-  TIMEOUT_DEFAULT_MS = 20,
-  TIMEOUT_MAX_MS = 60000,
-  DELAY_MAX_MS = 60000,
-  LOG_PAUSE_S = 1, /* between two lines about a daemon that fails */
-  UNSET = -1
-};
-
-/* A daemon. The settings make it, a child opens it. */
-struct daemon {
-  const char* address;
-  bool asks_questions;          /* by the ask protocol */
-  dthrottle* handle;            /* NULL before the child begins */
-  volatile apr_uint32_t logged; /* the second of the last line about a failure */
-  struct dthrottle_counts* counts;
-};
-
-/* A tag as the settings have it. */
-struct tag_conf {
-  const ap_expr_info_t* text; /* NULL: the client's address */
-  apr_uint32_t cost;
-  bool names_user; /* it is known when the password has been checked */
-};
-
-struct dir_conf {
-  int enable, shadow, fail_closed, status, timeout_ms;
-  int delay_ms; /* a request is rather held so long than refused */
-  int fields; /* enum dthrottle_fields */
-  apr_array_header_t* tags;
-  struct daemon *server, *ask;
-};
+#include "settings.h"
 
 module AP_MODULE_DECLARE_DATA dthrottle_module;
 APLOG_USE_MODULE(dthrottle);
 
-/* The daemons that the settings name, by address: all locations that name one share it. Each reading makes them anew.
- */
-static apr_array_header_t* daemons;
-static struct daemon *default_server, *default_ask; /* where none is named */
-
-static struct daemon* find_daemon(apr_pool_t* pool, const char* address, bool asks_questions) {
-  for (int i = 0; i < daemons->nelts; i++) {
-    struct daemon* const known = APR_ARRAY_IDX(daemons, i, struct daemon*);
-    if (known->asks_questions == asks_questions && strcmp(known->address, address) == 0) return known;
-  }
-  struct daemon* const made = apr_pcalloc(pool, sizeof *made);
-  made->address = apr_pstrdup(pool, address);
-  made->asks_questions = asks_questions;
-  APR_ARRAY_PUSH(daemons, struct daemon*) = made;
-  return made;
-}
+enum {
+  STATUS_DEFAULT = HTTP_TOO_MANY_REQUESTS,
+  TIMEOUT_DEFAULT_MS = 20,
+  LOG_PAUSE_S = 1 /* between two lines about a daemon that fails */
+};
 
 /* ---- A request ---- */
 
@@ -116,16 +73,6 @@ static void make_tags(request_rec* r, const apr_array_header_t* confs, struct as
     asking->tags[asking->tag_count] = make_tag(r, confs != NULL ? &APR_ARRAY_IDX(confs, i, struct tag_conf) : &address);
     if (asking->tags[asking->tag_count].bytes > 0) asking->tag_count++;
   }
-}
-
-/* The daemon that the settings name, by either protocol; the query protocol asks for one tag and one token. */
-static struct daemon* daemon_of(const struct dir_conf* conf) {
-  const bool one_tag =
-      conf->tags == NULL || (conf->tags->nelts == 1 && APR_ARRAY_IDX(conf->tags, 0, struct tag_conf).cost == 1);
-  const bool one_query = one_tag && conf->delay_ms <= 0;
-  if (conf->ask != NULL) return conf->ask;
-  if (!one_query) return default_ask;
-  return conf->server != NULL ? conf->server : default_server;
 }
 
 /* A page knows nothing that header fields could say. */
@@ -244,7 +191,7 @@ static bool await_turn(request_rec* r, struct place* place, const struct asking*
 static void set_fields(request_rec* r, const dthrottle_answer* answer, bool refused, int style) {
   struct dthrottle_field fields[DTHROTTLE_FIELDS_MAX];
   const size_t count = dthrottle_make_fields(
-      answer, refused, style != UNSET ? (enum dthrottle_fields)style : DTHROTTLE_FIELDS_DRAFT_10, fields);
+      answer, refused, style != DTHROTTLE_UNSET ? (enum dthrottle_fields)style : DTHROTTLE_FIELDS_DRAFT_10, fields);
   for (size_t i = 0; i < count; i++) apr_table_set(r->err_headers_out, fields[i].name, fields[i].value);
 }
 
@@ -261,14 +208,14 @@ static bool was_asked(const request_rec* r) {
 static int check_request(request_rec* r) {
   const struct dir_conf* const conf = ap_get_module_config(r->per_dir_config, &dthrottle_module);
   if (conf->enable != 1 || r->main != NULL || was_asked(r)) return DECLINED;
-  struct asking asking = {.daemon = daemon_of(conf)};
+  struct asking asking = {.daemon = dthrottle_daemon_of(conf)};
   if (asking.daemon->handle == NULL) return DECLINED;
   make_tags(r, conf->tags, &asking);
   if (asking.tag_count == 0) return DECLINED;
 
   const apr_time_t begin = apr_time_now();
   const bool shadow = conf->shadow == 1;
-  const int timeout_ms = conf->timeout_ms != UNSET ? conf->timeout_ms : TIMEOUT_DEFAULT_MS;
+  const int timeout_ms = conf->timeout_ms != DTHROTTLE_UNSET ? conf->timeout_ms : TIMEOUT_DEFAULT_MS;
   struct place* const place = take_place(r, conf, asking.daemon, timeout_ms);
   ask(&asking, timeout_ms, place != NULL ? (unsigned)conf->delay_ms : 0, conf->fields != DTHROTTLE_FIELDS_NONE);
   const int error = errno;
@@ -292,7 +239,7 @@ static int check_request(request_rec* r) {
   ap_log_rerror(APLOG_MARK, APLOG_INFO, 0, r, "dthrottle: %s, tag \"%s\"", shadow ? "would be throttled" : "throttled",
                 asking.tags[asking.answer.refused].text);
   if (shadow) return DECLINED;
-  return conf->status != UNSET ? conf->status : STATUS_DEFAULT;
+  return conf->status != DTHROTTLE_UNSET ? conf->status : STATUS_DEFAULT;
 }
 
 /* Runs before access is checked, so that `Satisfy Any` cannot pass over a refusal. One question has all tags of a location,
@@ -321,6 +268,7 @@ static void begin_child(apr_pool_t* pool, server_rec* server) {
   sleeping_max = threads < 2 ? 1 : (apr_uint32_t)threads / 2;
   dthrottle_begin_holding(threads);
   options.connections_max = threads < 1 ? 1 : threads < 1024 ? (unsigned)threads : 1024;
+  const apr_array_header_t* const daemons = dthrottle_daemons();
   for (int i = 0; daemons != NULL && i < daemons->nelts; i++) {
     struct daemon* const daemon = APR_ARRAY_IDX(daemons, i, struct daemon*);
     daemon->handle = daemon->asks_questions ? dthrottle_open_ask(daemon->address, &options)
@@ -333,195 +281,9 @@ static void begin_child(apr_pool_t* pool, server_rec* server) {
   }
 }
 
-/* ---- Settings ---- */
-
-static int begin_settings(apr_pool_t* pool, apr_pool_t* log_pool, apr_pool_t* temp_pool) {
-  (void)log_pool;
-  (void)temp_pool;
-  daemons = apr_array_make(pool, 1, sizeof(struct daemon*));
-  return OK;
-}
-
-static void* create_dir_conf(apr_pool_t* pool, char* dir) {
-  (void)dir;
-  struct dir_conf* const conf = apr_pcalloc(pool, sizeof *conf);
-  conf->enable = conf->shadow = conf->fail_closed = conf->status = conf->timeout_ms = conf->delay_ms = conf->fields = UNSET;
-  return conf;
-}
-
-static void* merge_dir_conf(apr_pool_t* pool, void* base_conf, void* new_conf) {
-  const struct dir_conf *const base = base_conf, *const over = new_conf;
-  struct dir_conf* const conf = apr_pcalloc(pool, sizeof *conf);
-  conf->enable = over->enable != UNSET ? over->enable : base->enable;
-  conf->shadow = over->shadow != UNSET ? over->shadow : base->shadow;
-  conf->fail_closed = over->fail_closed != UNSET ? over->fail_closed : base->fail_closed;
-  conf->status = over->status != UNSET ? over->status : base->status;
-  conf->timeout_ms = over->timeout_ms != UNSET ? over->timeout_ms : base->timeout_ms;
-  conf->delay_ms = over->delay_ms != UNSET ? over->delay_ms : base->delay_ms;
-  conf->fields = over->fields != UNSET ? over->fields : base->fields;
-  conf->tags = over->tags != NULL ? over->tags : base->tags;
-  /* A level that names a daemon has it asked, by whichever protocol. */
-  const struct dir_conf* const naming = over->server != NULL || over->ask != NULL ? over : base;
-  conf->server = naming->server;
-  conf->ask = naming->ask;
-  return conf;
-}
-
-/* A section for some methods, <Limit POST>, would set it for all. */
-static const char* set_flag(cmd_parms* cmd, void* data, int on) {
-  const char* const misplaced = ap_check_cmd_context(cmd, NOT_IN_LIMIT);
-  return misplaced != NULL ? misplaced : ap_set_flag_slot(cmd, data, on);
-}
-
-static const char* find_named(cmd_parms* cmd, const char* address, struct daemon** daemon, bool asks_questions) {
-  const char* const misplaced = ap_check_cmd_context(cmd, NOT_IN_LIMIT);
-  if (misplaced != NULL) return misplaced;
-  dthrottle* const handle = dthrottle_open(address, NULL);
-  if (handle == NULL) {
-    return apr_pstrcat(cmd->pool, cmd->cmd->name, " must be unix:/path or tcp:ADDRESS:PORT with a numeric address",
-                       NULL);
-  }
-  dthrottle_close(handle);
-  *daemon = find_daemon(cmd->pool, address, asks_questions);
-  return NULL;
-}
-
-static const char* set_server(cmd_parms* cmd, void* data, const char* address) {
-  return find_named(cmd, address, &((struct dir_conf*)data)->server, false);
-}
-
-static const char* set_ask(cmd_parms* cmd, void* data, const char* address) {
-  return find_named(cmd, address, &((struct dir_conf*)data)->ask, true);
-}
-
-/* True, and the number, if the text is one and lies within. */
-static bool read_number(const char* text, int least, int most, int* number) {
-  char* end = NULL;
-  const apr_int64_t value = apr_strtoi64(text, &end, 10);
-  if (end == text || *end != '\0' || value < least || value > most) return false;
-  *number = (int)value;
-  return true;
-}
-
-/* Whether an expression has something that is known only when the password has been checked. */
-static bool names_user(const char* text) {
-  static const char* const names[] = {"{REMOTE_USER}", "{AUTH_TYPE}", "env:REMOTE_USER", "env:AUTHENTICATE_",
-                                      "env:AUTHORIZE_"};
-  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-    if (ap_strcasestr(text, names[i]) != NULL) return true;
-  }
-  return false;
-}
-
-/* DthrottleTag EXPRESSION [cost=N], once for each tag */
-static const char* set_tag(cmd_parms* cmd, void* data, const char* text, const char* cost) {
-  struct dir_conf* const conf = data;
-  const char* const misplaced = ap_check_cmd_context(cmd, NOT_IN_LIMIT);
-  const char* error = NULL;
-  int tokens = 1;
-  if (misplaced != NULL) return misplaced;
-  if (cost != NULL && (strncmp(cost, "cost=", 5) != 0 || !read_number(cost + 5, 0, INT32_MAX, &tokens))) {
-    return "DthrottleTag takes an expression and cost=0 to 2147483647";
-  }
-  if (conf->tags == NULL) conf->tags = apr_array_make(cmd->pool, 1, sizeof(struct tag_conf));
-  if (conf->tags->nelts == DTHROTTLE_TAGS_MAX) return "DthrottleTag stands more than 16 times";
-  struct tag_conf* const tag = apr_array_push(conf->tags);
-  tag->cost = (apr_uint32_t)tokens;
-  tag->names_user = names_user(text);
-  tag->text = ap_expr_parse_cmd(cmd, text, AP_EXPR_FLAG_STRING_RESULT, &error, NULL);
-  return error != NULL ? apr_pstrcat(cmd->pool, "DthrottleTag: ", error, NULL) : NULL;
-}
-
-static const char* set_headers(cmd_parms* cmd, void* data, const char* text) {
-  struct dir_conf* const conf = data;
-  const char* const misplaced = ap_check_cmd_context(cmd, NOT_IN_LIMIT);
-  if (misplaced != NULL) return misplaced;
-  conf->fields = strcasecmp(text, "none") == 0       ? DTHROTTLE_FIELDS_NONE
-                 : strcasecmp(text, "off") == 0      ? DTHROTTLE_FIELDS_OFF
-                 : strcasecmp(text, "draft-10") == 0 ? DTHROTTLE_FIELDS_DRAFT_10
-                 : strcasecmp(text, "draft-03") == 0 ? DTHROTTLE_FIELDS_DRAFT_03
-                                                     : UNSET;
-  return conf->fields != UNSET ? NULL : "DthrottleHeaders must be none, off, draft-10 or draft-03";
-}
-
-static const char* set_status(cmd_parms* cmd, void* data, const char* text) {
-  struct dir_conf* const conf = data;
-  const char* const misplaced = ap_check_cmd_context(cmd, NOT_IN_LIMIT);
-  if (misplaced != NULL) return misplaced;
-  return read_number(text, 400, 599, &conf->status) ? NULL : "DthrottleStatus must be between 400 and 599";
-}
-
-/* A number that may end in "ms". */
-static bool read_ms(cmd_parms* cmd, const char* text, int least, int most, int* ms) {
-  const char* const unit = strstr(text, "ms");
-  const bool with_unit = unit != NULL && unit[2] == '\0';
-  if (with_unit) text = apr_pstrmemdup(cmd->temp_pool, text, (apr_size_t)(unit - text));
-  return read_number(text, least, most, ms);
-}
-
-static const char* set_timeout(cmd_parms* cmd, void* data, const char* text) {
-  struct dir_conf* const conf = data;
-  const char* const misplaced = ap_check_cmd_context(cmd, NOT_IN_LIMIT);
-  if (misplaced != NULL) return misplaced;
-  if (read_ms(cmd, text, 1, TIMEOUT_MAX_MS, &conf->timeout_ms)) return NULL;
-  return "DthrottleTimeout must be between 1 and 60000 milliseconds";
-}
-
-static const char* set_delay(cmd_parms* cmd, void* data, const char* text) {
-  struct dir_conf* const conf = data;
-  const char* const misplaced = ap_check_cmd_context(cmd, NOT_IN_LIMIT);
-  if (misplaced != NULL) return misplaced;
-  if (read_ms(cmd, text, 0, DELAY_MAX_MS, &conf->delay_ms)) return NULL;
-  return "DthrottleDelay must be between 0 and 60000 milliseconds";
-}
-
-/* A .htaccess may choose what is asked and how it is refused, but no daemon, which a child has to open when it begins,
- * nor how long a request may take. */
-#define DTHROTTLE_SERVER (RSRC_CONF | ACCESS_CONF)
-#define DTHROTTLE_ANYWHERE (DTHROTTLE_SERVER | OR_LIMIT)
-#define FLAG(name) ((void*)APR_OFFSETOF(struct dir_conf, name))
-
-static const command_rec commands[] = {
-    AP_INIT_FLAG("Dthrottle", set_flag, FLAG(enable), DTHROTTLE_ANYWHERE, "On or Off: whether requests are asked for"),
-    AP_INIT_FLAG("DthrottleShadow", set_flag, FLAG(shadow), DTHROTTLE_ANYWHERE, "On: ask and log, but refuse nobody"),
-    AP_INIT_FLAG("DthrottleFailClosed", set_flag, FLAG(fail_closed), DTHROTTLE_ANYWHERE,
-                 "On: refuse with 503 what the daemon does not answer"),
-    AP_INIT_TAKE1("DthrottleServer", set_server, NULL, DTHROTTLE_SERVER, "unix:/path or tcp:ADDRESS:PORT"),
-    AP_INIT_TAKE1("DthrottleAsk", set_ask, NULL, DTHROTTLE_SERVER, "unix:/path or tcp:ADDRESS:PORT of the ask socket"),
-    AP_INIT_TAKE12("DthrottleTag", set_tag, NULL, DTHROTTLE_ANYWHERE,
-                   "an expression, such as %{REMOTE_ADDR}, and cost=N"),
-    AP_INIT_TAKE1("DthrottleHeaders", set_headers, NULL, DTHROTTLE_ANYWHERE, "off, draft-10 or draft-03"),
-    AP_INIT_TAKE1("DthrottleStatus", set_status, NULL, DTHROTTLE_ANYWHERE, "the status of a refusal, 400 to 599"),
-    AP_INIT_TAKE1("DthrottleTimeout", set_timeout, NULL, DTHROTTLE_SERVER, "milliseconds to wait for an answer"),
-    AP_INIT_TAKE1("DthrottleDelay", set_delay, NULL, DTHROTTLE_SERVER,
-                  "milliseconds to hold a request rather than refuse it"),
-    {NULL, {NULL}, NULL, 0, RAW_ARGS, NULL},
-};
-
-static int end_settings(apr_pool_t* pool, apr_pool_t* log_pool, apr_pool_t* temp_pool, server_rec* server) {
-  (void)log_pool;
-  (void)temp_pool;
-  const int named = daemons->nelts;
-  default_server = find_daemon(pool, DTHROTTLE_DEFAULT_ADDRESS, false);
-  default_ask = find_daemon(pool, DTHROTTLE_DEFAULT_ASK_ADDRESS, true);
-  struct dthrottle_board* board = dthrottle_open_board(server->process->pool);
-  for (int i = 0; board != NULL && i < daemons->nelts; i++) {
-    struct daemon* const daemon = APR_ARRAY_IDX(daemons, i, struct daemon*);
-    daemon->counts = dthrottle_board_counts(board, daemon->address, strlen(daemon->address));
-    if (daemon->counts == NULL) board = NULL;
-    /* It may be that no location asks it any more. */
-    if (daemon->counts != NULL && i >= named) dthrottle_forget_failure(daemon->counts);
-  }
-  if (board != NULL) return OK;
-  ap_log_error(APLOG_MARK, APLOG_EMERG, 0, server, "dthrottle: no memory for counts, or more than %d daemons",
-               DTHROTTLE_BOARD_MAX);
-  return HTTP_INTERNAL_SERVER_ERROR;
-}
-
 static void register_hooks(apr_pool_t* pool) {
   (void)pool;
-  ap_hook_pre_config(begin_settings, NULL, NULL, APR_HOOK_MIDDLE);
-  ap_hook_post_config(end_settings, NULL, NULL, APR_HOOK_MIDDLE);
+  dthrottle_register_settings();
   ap_hook_child_init(begin_child, NULL, NULL, APR_HOOK_MIDDLE);
   dthrottle_register_holding();
   ap_hook_header_parser(check_early, NULL, NULL, APR_HOOK_LAST);
@@ -530,5 +292,6 @@ static void register_hooks(apr_pool_t* pool) {
 }
 
 __attribute__((visibility("default"))) module AP_MODULE_DECLARE_DATA dthrottle_module = {
-    STANDARD20_MODULE_STUFF, create_dir_conf, merge_dir_conf, NULL, NULL, commands, register_hooks, 0,
+    STANDARD20_MODULE_STUFF, dthrottle_create_dir_conf, dthrottle_merge_dir_conf, NULL, NULL, dthrottle_commands,
+    register_hooks, 0,
 };
