@@ -247,6 +247,23 @@ class Verdicts(ApacheTest):
             with self.subTest(wrong), self.assertRaisesRegex(AssertionError, "left with 1"), Apache(load + wrong):
                 pass
 
+    def test_a_query_socket_that_is_named_is_not_passed_over_for_another_daemon(self):
+        load = f"LoadModule dthrottle_module {APACHE_MODULE}\nDthrottle On\n"
+        named = "DthrottleServer unix:/x\n"
+        for asks in ("DthrottleTag a cost=2\n", "DthrottleTag a\nDthrottleTag b\n", "DthrottleDelay 100\n"):
+            for text in (named + asks, f"{named}<Location /a>\n{asks}</Location>", f"<Location /a>\n{named}{asks}</Location>",
+                         f'{named}<Directory />\n<Files "a">\n{asks}</Files>\n</Directory>',
+                         f"{named}<If true>\n{asks}</If>", f"{named}<VirtualHost *:1>\n{asks}</VirtualHost>",
+                         f"DthrottleAsk unix:/y\n{asks}<Location /a>\n{named}</Location>"):
+                with self.subTest(text), self.assertRaisesRegex(AssertionError, "name the ask socket there by DthrottleAsk"):
+                    with Apache(load + text):
+                        pass
+            for text in (f"{named}Dthrottle Off\n{asks}",
+                         f"{named}<Location /a>\nDthrottleAsk unix:/y\n</Location>\n<Location /a/b>\n{asks}</Location>",
+                         f"{named}<VirtualHost *:1>\nDthrottleAsk unix:/y\n<Location /a>\n{asks}</Location>\n</VirtualHost>"):
+                with self.subTest(text), Apache(load + text):
+                    pass
+
 
 class Questions(ApacheTest):
     """Over the ask socket, where an answer says more than OK and NO."""

@@ -209,6 +209,20 @@ class Verdicts(NginxTest):
             with self.subTest(wrong), self.assertRaisesRegex(AssertionError, "left with 1"), Nginx(wrong):
                 pass
 
+    def test_a_query_socket_that_is_named_is_not_passed_over_for_another_daemon(self):
+        named = "dthrottle on; dthrottle_server unix:/x;"
+        for asks in ("dthrottle_tag a cost=2;", "dthrottle_tag a; dthrottle_tag b;", "dthrottle_delay 1s;"):
+            for server, http in ((named + asks, ""), (f"location / {{ {named} {asks} }}", ""),
+                                 (f"location / {{ {asks} }}", named)):
+                with self.subTest(server), self.assertRaisesRegex(AssertionError, 'name the ask socket there by "dthrottle_ask"'):
+                    with Nginx(server, http=http):
+                        pass
+            within = "location /in/one { dthrottle_tag a; dthrottle_delay 0; }"
+            for server in (f"dthrottle off; {asks}", f"dthrottle_ask unix:/y; {asks} location /in {{ {asks} }}",
+                           f"location /in {{ dthrottle_ask unix:/y; {asks} {within} }}"):
+                with self.subTest(server), Nginx(server, http=named):
+                    pass
+
 
 class Questions(NginxTest):
     """Over the ask socket, where an answer says more than OK and NO."""

@@ -8,12 +8,14 @@
 
 #include "board.h"
 
+extern module AP_MODULE_DECLARE_DATA dthrottle_module;
 APLOG_USE_MODULE(dthrottle);
 
 enum { TIMEOUT_MAX_MS = 60000, DELAY_MAX_MS = 60000 };
 
 static apr_array_header_t* daemons;
 static struct daemon *default_server, *default_ask; /* where none is named */
+static bool section_asks;                           /* a section names an ask socket */
 
 const apr_array_header_t* dthrottle_daemons(void) { return daemons; }
 
@@ -29,12 +31,16 @@ static struct daemon* find_daemon(apr_pool_t* pool, const char* address, bool as
   return made;
 }
 
+/* Whether the query protocol can ask so. */
+static bool is_one_query(const struct dir_conf* conf) {
+  const apr_array_header_t* const tags = conf->tags;
+  return conf->delay_ms <= 0 &&
+         (tags == NULL || (tags->nelts == 1 && APR_ARRAY_IDX(tags, 0, struct tag_conf).cost == 1));
+}
+
 struct daemon* dthrottle_daemon_of(const struct dir_conf* conf) {
-  const bool one_tag =
-      conf->tags == NULL || (conf->tags->nelts == 1 && APR_ARRAY_IDX(conf->tags, 0, struct tag_conf).cost == 1);
-  const bool one_query = one_tag && conf->delay_ms <= 0;
   if (conf->ask != NULL) return conf->ask;
-  if (!one_query) return default_ask;
+  if (!is_one_query(conf)) return default_ask;
   return conf->server != NULL ? conf->server : default_server;
 }
 
@@ -42,6 +48,7 @@ static int begin_settings(apr_pool_t* pool, apr_pool_t* log_pool, apr_pool_t* te
   (void)log_pool;
   (void)temp_pool;
   daemons = apr_array_make(pool, 1, sizeof(struct daemon*));
+  section_asks = false;
   return OK;
 }
 
@@ -95,6 +102,7 @@ static const char* set_server(cmd_parms* cmd, void* data, const char* address) {
 }
 
 static const char* set_ask(cmd_parms* cmd, void* data, const char* address) {
+  if (cmd->path != NULL) section_asks = true;
   return find_named(cmd, address, &((struct dir_conf*)data)->ask, true);
 }
 
@@ -202,6 +210,52 @@ const command_rec dthrottle_commands[] = {
     {NULL, {NULL}, NULL, 0, RAW_ARGS, NULL},
 };
 
+/* ---- Whether a daemon that is named can be asked ----
+ *
+ * Which sections a request meets is known when it is there. So a section is read as if it met those around it alone, and
+ * if it names no daemon itself it is let pass where any section names an ask socket. */
+
+static const char* find_unaskable(apr_pool_t* pool, struct dir_conf* around, ap_conf_vector_t* level);
+
+static const char* find_unaskable_within(apr_pool_t* pool, struct dir_conf* around, const apr_array_header_t* sections) {
+  const char* found = NULL;
+  for (int i = 0; sections != NULL && found == NULL && i < sections->nelts; i++) {
+    found = find_unaskable(pool, around, APR_ARRAY_IDX(sections, i, ap_conf_vector_t*));
+  }
+  return found;
+}
+
+/* The name of a level of the settings that has a question for a query socket; NULL: there is none. */
+static const char* find_unaskable(apr_pool_t* pool, struct dir_conf* around, ap_conf_vector_t* level) {
+  struct dir_conf* const own = ap_get_module_config(level, &dthrottle_module);
+  const core_dir_config* const core = ap_get_core_module_config(level);
+  struct dir_conf* const conf = own != NULL ? dthrottle_merge_dir_conf(pool, around, own) : around;
+  const bool decided = own != NULL && (own->server != NULL || !section_asks);
+  if (decided && conf->enable == 1 && conf->server != NULL && conf->ask == NULL && !is_one_query(conf)) {
+    return core->d != NULL ? core->d : "";
+  }
+  const char* const found = find_unaskable_within(pool, conf, core->sec_file);
+  return found != NULL ? found : find_unaskable_within(pool, conf, core->sec_if);
+}
+
+static int check_settings(apr_pool_t* pool, apr_pool_t* log_pool, apr_pool_t* temp_pool, server_rec* servers) {
+  (void)pool;
+  (void)log_pool;
+  for (server_rec* server = servers; server != NULL; server = server->next) {
+    const core_server_config* const core = ap_get_core_module_config(server->module_config);
+    struct dir_conf* const whole = ap_get_module_config(server->lookup_defaults, &dthrottle_module);
+    const char* found = find_unaskable(temp_pool, whole, server->lookup_defaults);
+    if (found == NULL) found = find_unaskable_within(temp_pool, whole, core->sec_dir);
+    if (found == NULL) found = find_unaskable_within(temp_pool, whole, core->sec_url);
+    if (found == NULL) continue;
+    ap_log_error(APLOG_MARK, APLOG_EMERG, 0, server,
+                 "dthrottle: section \"%s\" asks about several tags, a cost or a delay, which DthrottleServer cannot: name "
+                 "the ask socket there by DthrottleAsk", found);
+    return HTTP_INTERNAL_SERVER_ERROR;
+  }
+  return OK;
+}
+
 static int end_settings(apr_pool_t* pool, apr_pool_t* log_pool, apr_pool_t* temp_pool, server_rec* server) {
   (void)log_pool;
   (void)temp_pool;
@@ -224,5 +278,6 @@ static int end_settings(apr_pool_t* pool, apr_pool_t* log_pool, apr_pool_t* temp
 
 void dthrottle_register_settings(void) {
   ap_hook_pre_config(begin_settings, NULL, NULL, APR_HOOK_MIDDLE);
+  ap_hook_check_config(check_settings, NULL, NULL, APR_HOOK_MIDDLE);
   ap_hook_post_config(end_settings, NULL, NULL, APR_HOOK_MIDDLE);
 }

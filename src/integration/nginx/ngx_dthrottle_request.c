@@ -36,7 +36,7 @@ struct dthrottle_asking_s {
 
 /* A page knows neither what header fields say nor whose turn is when. */
 static ngx_flag_t is_local(const dthrottle_loc_conf_t* conf) {
-  return conf->ask == NULL || (conf->fields == DTHROTTLE_FIELDS_NONE && (conf->delay == 0 || conf->shadow));
+  return !conf->daemon->asks_questions || (conf->fields == DTHROTTLE_FIELDS_NONE && (conf->delay == 0 || conf->shadow));
 }
 
 static enum dthrottle_page_verdict page_says(dthrottle_ctx_t* ctx) {
@@ -181,7 +181,7 @@ static ngx_int_t dthrottle_make_line(dthrottle_asking_t* asking, dthrottle_loc_c
   dthrottle_ctx_t* ctx = asking->ctx;
   dthrottle_question question;
   char* line;
-  if (conf->ask == NULL) {
+  if (!conf->daemon->asks_questions) {
     asking->line = ctx->tags[0].text;
     asking->line_bytes = ctx->tags[0].bytes;
     return NGX_OK;
@@ -227,7 +227,7 @@ static ngx_int_t ask(dthrottle_ctx_t* ctx, dthrottle_loc_conf_t* conf) {
 
 /* The page of this worker decides, or the daemon is asked. */
 static ngx_int_t dthrottle_decide(dthrottle_ctx_t* ctx, dthrottle_loc_conf_t* conf) {
-  ctx->daemon = conf->ask != NULL ? conf->ask : conf->server;
+  ctx->daemon = conf->daemon;
   ctx->local = is_local(conf);
   switch (page_says(ctx)) {
     case DTHROTTLE_PAGE_SERVE:

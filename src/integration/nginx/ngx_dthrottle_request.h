@@ -26,8 +26,9 @@ typedef struct {
   ngx_msec_t timeout;
   ngx_msec_t delay; /* a request is rather held so long than refused; 0: it is not */
   ngx_uint_t log_level;
-  dthrottle_daemon_t* server; /* asked by the query protocol, unless there is `ask` */
-  dthrottle_daemon_t* ask;    /* asked by the ask protocol */
+  dthrottle_daemon_t* server; /* that the settings name, for the query protocol; NULL: none */
+  dthrottle_daemon_t* ask;    /* the same for the ask protocol, which goes before */
+  dthrottle_daemon_t* daemon; /* that is asked, where `enable` is on */
 } dthrottle_loc_conf_t;
 
 extern ngx_module_t ngx_http_dthrottle_module;

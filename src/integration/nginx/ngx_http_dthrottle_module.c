@@ -171,10 +171,25 @@ static ngx_flag_t dthrottle_is_one_query(const ngx_array_t* tags) {
   return tags->nelts == 1 && first->cost == 1;
 }
 
+/* Which daemon is asked. One that is named is never passed over for another one. */
+static char* dthrottle_choose_daemon(ngx_conf_t* cf, dthrottle_loc_conf_t* conf) {
+  static ngx_str_t server = ngx_string(DTHROTTLE_DEFAULT_ADDRESS), ask = ngx_string(DTHROTTLE_DEFAULT_ASK_ADDRESS);
+  const ngx_http_core_loc_conf_t* core = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
+  const ngx_flag_t one_query = conf->delay == 0 && dthrottle_is_one_query(conf->tags);
+  conf->daemon = conf->ask != NULL ? conf->ask : conf->server;
+  if (conf->daemon == NULL) {
+    conf->daemon = dthrottle_add_daemon(cf, one_query ? server : ask, DTHROTTLE_CONNECTIONS, !one_query);
+  } else if (conf->ask == NULL && !one_query) {
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "location \"%V\" asks about several tags, a cost or a delay, which "
+                       "\"dthrottle_server\" cannot: name the ask socket there by \"dthrottle_ask\"", &core->name);
+    return NGX_CONF_ERROR;
+  }
+  return conf->daemon != NULL ? NGX_CONF_OK : NGX_CONF_ERROR;
+}
+
 static char* dthrottle_merge_loc_conf(ngx_conf_t* cf, void* parent, void* child) {
   dthrottle_loc_conf_t *prev = parent, *conf = child;
-  static ngx_str_t server = ngx_string(DTHROTTLE_DEFAULT_ADDRESS), ask = ngx_string(DTHROTTLE_DEFAULT_ASK_ADDRESS),
-                   tag = ngx_string("$remote_addr");
+  static ngx_str_t tag = ngx_string("$remote_addr");
   ngx_conf_merge_value(conf->enable, prev->enable, 0);
   ngx_conf_merge_value(conf->shadow, prev->shadow, 0);
   ngx_conf_merge_value(conf->fail_closed, prev->fail_closed, 0);
@@ -191,13 +206,7 @@ static char* dthrottle_merge_loc_conf(ngx_conf_t* cf, void* parent, void* child)
   }
   if (!conf->enable) return NGX_CONF_OK;
   if (conf->tags == NULL && dthrottle_push_tag(cf, &conf->tags, &tag) == NULL) return NGX_CONF_ERROR;
-  if (conf->ask != NULL) return NGX_CONF_OK;
-  if (conf->delay > 0 || !dthrottle_is_one_query(conf->tags)) {
-    conf->ask = dthrottle_add_daemon(cf, ask, DTHROTTLE_CONNECTIONS, 1);
-    return conf->ask != NULL ? NGX_CONF_OK : NGX_CONF_ERROR;
-  }
-  if (conf->server == NULL) conf->server = dthrottle_add_daemon(cf, server, DTHROTTLE_CONNECTIONS, 0);
-  return conf->server != NULL ? NGX_CONF_OK : NGX_CONF_ERROR;
+  return dthrottle_choose_daemon(cf, conf);
 }
 
 static ngx_int_t dthrottle_init(ngx_conf_t* cf) {
