@@ -3,6 +3,7 @@ lines for nginx and Apache throttle. Only paths and ports are changed."""
 
 import gzip
 import html
+import json
 import os
 import re
 import shutil
@@ -270,16 +271,29 @@ class WebServers(SystemTest):
         self.assertEqual([server.get("/login").status == 429 for _ in range(6)][-2:], [True, True])
         self.assertEqual(server.get("/").status, 200)
 
+    def nginx(self, text, daemon):
+        """A server of a block, which may begin with what belongs to other levels."""
+        load = "load_module modules/ngx_http_dthrottle_module.so;"
+        begin, _, rest = text.partition("\n\n")
+        main = begin if begin.startswith(load) else load
+        maps = begin if begin.startswith("map ") else ""
+        server = rest if begin in (main, maps) else text
+        asks = f"dthrottle_server unix:{daemon.query_path}; dthrottle_timeout 30s;\n{maps}"
+        return Nginx(server.replace("/run/dthrottle", str(daemon.directory)), http=asks,
+                     main=main.replace("modules/ngx_http_dthrottle_module.so", str(NGINX_MODULE)))
+
     @plays_all("nginx", "README.md", "web-servers.md")
     def test_nginx(self, shown):
-        load = "load_module modules/ngx_http_dthrottle_module.so;"
         for _, text in shown:
-            main, _, server = text.partition("\n\n") if text.startswith(load) else (load, "", text)
-            main = main.replace("modules/ngx_http_dthrottle_module.so", str(NGINX_MODULE))
-            with self.subTest(text), open_ask_daemon(self.RULE) as daemon:
-                asks = f"dthrottle_server unix:{daemon.query_path}; dthrottle_timeout 30s;"
-                with Nginx(server.replace("/run/dthrottle", str(daemon.directory)), http=asks, main=main) as running:
-                    self.assert_throttles(running)
+            with self.subTest(text), open_ask_daemon(self.RULE) as daemon, self.nginx(text, daemon) as running:
+                self.assert_throttles(running)
+
+    def test_the_body_of_a_refusal_is_json_also_where_waiting_does_not_help(self):
+        (text,) = [b.text for b in BLOCKS if b.page == "web-servers.md" and "application/json" in b.text]
+        for rules, seconds in ((self.RULE, range(1, 3601)), (rule(match="tenant:*", burst=1) + self.RULE, [None])):
+            with self.subTest(rules), open_ask_daemon(rules) as daemon, self.nginx(text, daemon) as running:
+                refused = wait_until(lambda server=running: (said := server.get("/login")).status == 429 and said, "a refusal")
+                self.assertIn(json.loads(refused.body)["retry_after"], seconds)
 
     @plays_all("apache")
     def test_apache(self, shown):
