@@ -317,6 +317,34 @@ class Questions(ApacheTest):
                 self.assertIn("Retry-After", page.fields)
                 self.assertNotIn("RateLimit", page.fields)
 
+    def test_logs_and_error_pages_find_what_was_said_behind_an_internal_redirect(self):
+        more = r"""
+          DthrottleTag "%{QUERY_STRING}"
+          ErrorDocument 429 /limited.shtml
+          ErrorDocument 404 /limited.shtml
+          TypesConfig /dev/null
+          AddType text/html .shtml
+          AddOutputFilter INCLUDES .shtml
+          <Directory />
+            Options +Includes
+            RewriteEngine On
+            RewriteRule rewritten$ /index.html [L]
+          </Directory>
+          <Location /limited.shtml>
+            Dthrottle Off
+          </Location>"""
+        with open_ask_daemon(rule(name="login", burst=2, rate=0.01)) as daemon:
+            with Apache(self.settings(daemon, more), modules=("rewrite", "include", "mime")) as server:
+                page = '<!--#echo var="DTHROTTLE_RULE" --> <!--#echo var="DTHROTTLE_RETRY_AFTER" -->\n'
+                server.path("root").joinpath("limited.shtml").write_text(page)
+                self.assertEqual([server.get(f"/{path}?a").status for path in ("nothing", "rewritten")], [404, 200])
+                refused = server.get("/?a")
+                for said in ("login", refused.fields["Retry-After"]):    # in chunks
+                    self.assertIn(said, refused.body.decode())
+                lines = server.access(3)
+                self.assertEqual([line[1] for line in lines], ["SERVED", "SERVED", "THROTTLED"])
+                self.assertTrue(all(int(line[2]) >= 0 for line in lines), lines)
+
     def test_the_tags_of_a_location_are_one_question_with_their_costs(self):
         more = ('DthrottleTag "user:%{QUERY_STRING}"\nDthrottleTag "net:%{REMOTE_ADDR}" cost=2\n'
                 'DthrottleTag "%{HTTP:X-More}"')

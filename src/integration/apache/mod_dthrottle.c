@@ -195,19 +195,25 @@ static void set_fields(request_rec* r, const dthrottle_answer* answer, bool refu
   for (size_t i = 0; i < count; i++) apr_table_set(r->err_headers_out, fields[i].name, fields[i].value);
 }
 
-/* An internal redirect is part of the request that it comes from. */
-static bool was_asked(const request_rec* r) {
-  for (; r != NULL; r = r->prev) {
-    if (apr_table_get(r->notes, "dthrottle-status") != NULL) return true;
+/* An internal redirect is part of the request that it comes from: it has been asked for with it, and logs and error pages
+ * find the same variables. */
+static bool was_asked(request_rec* r) {
+  static const char* const names[] = {"DTHROTTLE_STATUS", "DTHROTTLE_TIME",  "DTHROTTLE_DELAY",    "DTHROTTLE_RETRY_AFTER",
+                                      "DTHROTTLE_RULE",   "DTHROTTLE_LIMIT", "DTHROTTLE_REMAINING"};
+  const request_rec* asked = r;
+  while (asked != NULL && apr_table_get(asked->notes, "dthrottle-status") == NULL) asked = asked->prev;
+  for (size_t i = 0; asked != NULL && asked != r && i < sizeof names / sizeof names[0]; i++) {
+    const char* const value = apr_table_get(asked->subprocess_env, names[i]);
+    if (value != NULL) apr_table_setn(r->subprocess_env, names[i], value);
   }
-  return false;
+  return asked != NULL;
 }
 
 /* Runs behind all that may have redirected the request within itself to where other settings hold, such as
  * DirectoryIndex. */
 static int check_request(request_rec* r) {
   const struct dir_conf* const conf = ap_get_module_config(r->per_dir_config, &dthrottle_module);
-  if (conf->enable != 1 || r->main != NULL || was_asked(r)) return DECLINED;
+  if (r->main != NULL || was_asked(r) || conf->enable != 1) return DECLINED;
   struct asking asking = {.daemon = dthrottle_daemon_of(conf)};
   if (asking.daemon->handle == NULL) return DECLINED;
   make_tags(r, conf->tags, &asking);
