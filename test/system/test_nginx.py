@@ -382,6 +382,18 @@ class Failures(NginxTest):
             self.wait_throttled(server, "/?tag=a")
             self.assertIn("answers again", server.log)
 
+    def test_a_port_at_which_nobody_listens_is_told_from_a_daemon_that_hangs_up(self):
+        with socket.socket() as nobody:    # bound, so that no one else takes the port
+            nobody.bind(("127.0.0.1", 0))
+            name = f"127.0.0.1:{nobody.getsockname()[1]}"
+            settings = f"dthrottle on; dthrottle_server {name}; dthrottle_timeout 30s;"
+            with Nginx(settings + "location = /metrics { dthrottle off; dthrottle_metrics; }") as server:
+                self.assertEqual(server.get("/").status, 200)
+                counts = metrics(server.get("/metrics").body)
+                self.assertEqual({key for key, value in counts.items() if "failures" in key and value},
+                                 {f'dthrottle_nginx_failures_total{{daemon="{name}",why="nobody"}}'})
+                self.assertIn(f"{name} cannot be reached, no request asks it for ", server.log)
+
     def test_a_location_that_fails_closed_refuses_what_is_not_answered(self):
         locations = """
           location /closed { dthrottle_fail_closed on; try_files /index.html =404; }
@@ -392,6 +404,7 @@ class Failures(NginxTest):
             daemon.kill()
             self.assertEqual([server.get(path).status for path in paths], [503, 200, 200])
             self.assertEqual(server.access(6)[3][1], "CLOSED")
+            self.assertIn("cannot be reached, no request asks it for ", server.log)    # whatever comes of them
             daemon.start()
             wait_until(lambda: server.get(paths[0]).status == 200, "the daemon is asked again")
 

@@ -79,7 +79,7 @@ static void note_change(dthrottle_daemon_t* daemon, unsigned before, enum dthrot
   const unsigned failures = daemon->asker.failures;
   if (failures > before) {
     dthrottle_count_failure(daemon->counts, failure);
-    ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0, "dthrottle: %V %s, requests are served unasked for %M ms",
+    ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0, "dthrottle: %V %s, no request asks it for %M ms",
                   &daemon->name, dthrottle_what_failed(daemon, failure),
                   (ngx_msec_t)(daemon->asker.pause / DTHROTTLE_NS_PER_MS));
   } else if (failures == 0 && before > 0) {
@@ -147,20 +147,24 @@ static void flush_queries(ngx_event_t* event) {
   settle(connection->daemon);
 }
 
+/* Whether connecting has failed, which is an event to read and to write; then the connection has ended. Reading would take
+ * the reason away. */
+static ngx_flag_t has_failed_to_open(dthrottle_connection_t* connection) {
+  int error = 0;
+  socklen_t bytes = sizeof(error);
+  if (connection->line->open) return 0;
+  if (getsockopt(connection->peer->fd, SOL_SOCKET, SO_ERROR, &error, &bytes) == -1) error = ngx_socket_errno;
+  if (error == 0) return 0;
+  end_connection(connection, DTHROTTLE_UNREACHABLE, error);
+  settle(connection->daemon);
+  return 1;
+}
+
 static void write_queries(ngx_event_t* event) {
   ngx_connection_t* peer = event->data;
   dthrottle_connection_t* connection = peer->data;
-  if (!connection->line->open) {
-    int error = 0;
-    socklen_t bytes = sizeof(error);
-    if (getsockopt(peer->fd, SOL_SOCKET, SO_ERROR, &error, &bytes) == -1) error = ngx_socket_errno;
-    if (error != 0) {
-      end_connection(connection, DTHROTTLE_UNREACHABLE, error);
-      settle(connection->daemon);
-      return;
-    }
-    dthrottle_asker_opened(&connection->daemon->asker, connection->line);
-  }
+  if (has_failed_to_open(connection)) return;
+  if (!connection->line->open) dthrottle_asker_opened(&connection->daemon->asker, connection->line);
   flush_queries(&connection->flush);
 }
 
@@ -172,6 +176,7 @@ static void read_answers(ngx_event_t* event) {
   u_char data[1536];
   ssize_t bytes;
   ngx_flag_t good = 1;
+  if (has_failed_to_open(connection)) return;
   while (good && (bytes = peer->recv(peer, data, sizeof(data))) > 0) {
     good = dthrottle_asker_heard(&daemon->asker, connection->line, (const char*)data, (size_t)bytes);
   }
