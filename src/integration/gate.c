@@ -13,7 +13,7 @@ enum { MS_PER_S = 1000, NUMBER_BYTES = 21 /* of an int64_t, with its NUL */ };
 const char* dthrottle_fate_name(enum dthrottle_fate fate) {
   static const char* const names[DTHROTTLE_FATES] = {"OFF",       "SERVED",       "DELAYED",    "THROTTLED",
                                                      "SHADOWED",  "OPEN_TIMEOUT", "OPEN_ERROR", "OPEN_BACKOFF",
-                                                     "OPEN_FULL", "CLOSED"};
+                                                     "OPEN_FULL", "CLOSED",       "LEFT"};
   return names[fate];
 }
 

@@ -24,11 +24,12 @@ enum dthrottle_fate {
   DTHROTTLE_FATE_BACKOFF, /* asking has failed a moment ago */
   DTHROTTLE_FATE_FULL,    /* too many wait */
   DTHROTTLE_FATE_CLOSED,  /* refused without an answer, where the settings want that */
+  DTHROTTLE_FATE_LEFT,    /* its client has left while it waited */
   DTHROTTLE_FATES
 };
 
 /* "OFF", "SERVED", "DELAYED", "THROTTLED", "SHADOWED", "OPEN_TIMEOUT", "OPEN_ERROR", "OPEN_BACKOFF", "OPEN_FULL",
- * "CLOSED". */
+ * "CLOSED", "LEFT". */
 const char* dthrottle_fate_name(enum dthrottle_fate fate);
 
 /* `answer` is all zero where the daemon says no more than its verdict. */

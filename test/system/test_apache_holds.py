@@ -9,7 +9,7 @@ import unittest
 
 from daemon import rule, wait_until
 from test_apache import MPMS, ApacheTest
-from webserver import APACHE_MODULE, Apache, Response, open_ask_daemon
+from webserver import APACHE_MODULE, Apache, Response, metrics, open_ask_daemon
 
 HELD_FOR_GOOD = rule(burst=1, rate=0.02, delay="1m")    # 50 s, if nobody leaves
 THREADS = 4
@@ -56,6 +56,26 @@ class HoldTest(ApacheTest):
             wait_until(lambda: daemon.stats()["ask_waits"] == before + 1, "the request is held")
             clients.append(client)
         return clients
+
+
+class Counts(HoldTest):
+    def test_what_a_client_leaves_while_it_is_held_is_counted_so(self):
+        """Without a thread and with one."""
+        more = "<Location /metrics>\nDthrottle Off\nSetHandler dthrottle-metrics\n</Location>"
+        for mpm in ("event", "worker"):
+            with self.subTest(mpm), open_ask_daemon(rule(match="soon", burst=1, rate=2, delay="1m"), HELD_FOR_GOOD) as daemon, \
+                    Apache(settings(daemon, more), mpm) as server:
+                self.assertEqual(server.statuses(2, "/?soon"), [200, 200])
+                with contextlib.ExitStack() as leave:
+                    self.hold(server, daemon, leave, ["a"])
+                self.assertEqual([line[:2] for line in server.access(4)],
+                                 [["200", "SERVED"], ["200", "DELAYED"], ["200", "SERVED"], ["408", "LEFT"]])
+
+                def counted(server=server):
+                    return {name.split('"')[3]: count for name, count in metrics(server.get("/metrics").body).items()
+                            if "requests_total" in name and count}
+                # The log is written a moment before the request is over.
+                wait_until(lambda: counted() == {"SERVED": 2, "DELAYED": 1, "LEFT": 1}, "all are counted")
 
 
 class WithoutThread(HoldTest):

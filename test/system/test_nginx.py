@@ -321,6 +321,23 @@ class Questions(NginxTest):
             wait_until(lambda: daemon.stats()["ask_waits_given_up"] == 1, "its slot is another's")
             self.assertGreater(daemon.admin_json("show a")["level"], -0.5)
 
+    def test_what_a_client_leaves_while_it_waits_is_counted_so(self):
+        more = "dthrottle_tag $arg_tag; dthrottle_delay 1m; location = /metrics { dthrottle off; dthrottle_metrics; }"
+        with open_ask_daemon(rule(burst=1, rate=0.02, delay="1m")) as daemon, Nginx(self.settings(daemon, more)) as server:
+            self.assertEqual(server.statuses(1, "/?tag=a"), [200])
+            with server.connect() as client:
+                client.sendall(b"GET /?tag=a HTTP/1.1\r\nHost: a\r\n\r\n")
+                wait_until(lambda: daemon.stats()["ask_waits"] == 1, "the request is held")
+            self.assertEqual(server.access(2)[1][:2], ["499", "LEFT"])
+            with stopped(daemon):    # and one whose answer is not there yet
+                with server.connect() as client:
+                    client.sendall(b"GET /?tag=b HTTP/1.1\r\nHost: a\r\n\r\n")
+                    time.sleep(0.05)
+                self.assertEqual(server.access(3)[2][:2], ["499", "LEFT"])
+            counts = metrics(server.get("/metrics").body)
+            self.assertEqual({re.search('status="([A-Z]+)"', key)[1]: value for key, value in counts.items()
+                              if "requests_total" in key and value}, {"SERVED": 1, "LEFT": 2})
+
     def test_counts_of_all_workers_say_what_became_of_requests_and_outlive_a_reload(self):
         more = "dthrottle_tag $arg_tag; location = /metrics { dthrottle off; dthrottle_metrics; }"
         with open_ask_daemon(rule(burst=2)) as daemon, Nginx(self.settings(daemon, more), workers=2) as server:

@@ -125,15 +125,26 @@ static apr_uint32_t sleeping_max = 1;
 
 /* A place for a request that is to be held; and what gives back its slot. */
 struct place {
+  request_rec* r;
   struct dthrottle_hold* hold; /* NULL: a thread sleeps */
   struct daemon* daemon;
   uint64_t slot;
   int timeout_ms;
+  bool held;                /* without a thread */
+  enum dthrottle_fate fate; /* of what is held: it is counted when the request ends, as its client may leave before */
 };
+
+static apr_status_t count_held(void* baton) {
+  const struct place* const place = baton;
+  if (place->held) dthrottle_count_fate(place->daemon->counts, place->fate);
+  return APR_SUCCESS;
+}
 
 /* NULL: the request may not be held, or too many are. What is not NULL is to be followed by await_turn. */
 static struct place* take_place(request_rec* r, const struct dir_conf* conf, struct daemon* daemon, int timeout_ms) {
   if (conf->delay_ms <= 0 || conf->shadow == 1) return NULL;
+  struct place* const place = apr_pcalloc(r->pool, sizeof *place);
+  apr_pool_cleanup_register(r->pool, place, count_held, apr_pool_cleanup_null); /* runs behind that of the hold */
   const bool sleeps = !dthrottle_can_hold(r);
   struct dthrottle_hold* const hold = sleeps ? NULL : dthrottle_begin_hold(r);
   if (!sleeps && hold == NULL) return NULL;
@@ -141,8 +152,7 @@ static struct place* take_place(request_rec* r, const struct dir_conf* conf, str
     apr_atomic_dec32(&sleeping);
     return NULL;
   }
-  struct place* const place = apr_pcalloc(r->pool, sizeof *place);
-  *place = (struct place){.hold = hold, .daemon = daemon, .timeout_ms = timeout_ms};
+  *place = (struct place){.r = r, .hold = hold, .daemon = daemon, .timeout_ms = timeout_ms};
   return place;
 }
 
@@ -156,7 +166,9 @@ static void leave_place(struct place* place) {
 
 /* Its client has left, and its slot is another's. */
 static void give_slot_back(void* place) {
-  const struct place* const left = place;
+  struct place* const left = place;
+  left->fate = DTHROTTLE_FATE_LEFT;
+  apr_table_setn(left->r->subprocess_env, "DTHROTTLE_STATUS", dthrottle_fate_name(left->fate));
   if (left->daemon->handle != NULL) dthrottle_release(left->daemon->handle, left->slot, left->timeout_ms);
 }
 
@@ -178,7 +190,8 @@ static bool sleep_on(request_rec* r, apr_int64_t us) {
 static bool await_turn(request_rec* r, struct place* place, const struct asking* asking) {
   const apr_int64_t delay_us = asking->verdict == DTHROTTLE_SERVE ? asking->answer.delay_us : 0;
   place->slot = asking->answer.hold;
-  if (delay_us > 0 && place->hold != NULL && dthrottle_set_hold(place->hold, delay_us, give_slot_back, place)) return true;
+  place->held = delay_us > 0 && place->hold != NULL && dthrottle_set_hold(place->hold, delay_us, give_slot_back, place);
+  if (place->held) return true;
   const bool stays = delay_us <= 0 || sleep_on(r, delay_us);
   leave_place(place);
   if (stays) return true;
@@ -195,11 +208,12 @@ static void set_fields(request_rec* r, const dthrottle_answer* answer, bool refu
   for (size_t i = 0; i < count; i++) apr_table_set(r->err_headers_out, fields[i].name, fields[i].value);
 }
 
-/* An internal redirect is part of the request that it comes from: it has been asked for with it, and logs and error pages
- * find the same variables. */
+/* An internal redirect is part of the request that it comes from: it has been asked for with it, and logs and error
+ * pages find the same variables. */
 static bool was_asked(request_rec* r) {
-  static const char* const names[] = {"DTHROTTLE_STATUS", "DTHROTTLE_TIME",  "DTHROTTLE_DELAY",    "DTHROTTLE_RETRY_AFTER",
-                                      "DTHROTTLE_RULE",   "DTHROTTLE_LIMIT", "DTHROTTLE_REMAINING"};
+  static const char* const names[] = {"DTHROTTLE_STATUS",      "DTHROTTLE_TIME", "DTHROTTLE_DELAY",
+                                      "DTHROTTLE_RETRY_AFTER", "DTHROTTLE_RULE", "DTHROTTLE_LIMIT",
+                                      "DTHROTTLE_REMAINING"};
   const request_rec* asked = r;
   while (asked != NULL && apr_table_get(asked->notes, "dthrottle-status") == NULL) asked = asked->prev;
   for (size_t i = 0; asked != NULL && asked != r && i < sizeof names / sizeof names[0]; i++) {
@@ -230,10 +244,15 @@ static int check_request(request_rec* r) {
   const bool throttled = asking.verdict == DTHROTTLE_THROTTLE;
   const enum dthrottle_fate answered = dthrottle_fate_of(asking.verdict, &asking.answer);
   const bool closed = conf->fail_closed == 1 && !shadow && answered > DTHROTTLE_FATE_SHADOWED;
-  const enum dthrottle_fate fate = throttled && shadow ? DTHROTTLE_FATE_SHADOWED
-                                   : closed            ? DTHROTTLE_FATE_CLOSED
-                                                       : answered;
-  dthrottle_count_fate(asking.daemon->counts, fate);
+  const enum dthrottle_fate fate = !stays                ? DTHROTTLE_FATE_LEFT
+                                   : throttled && shadow ? DTHROTTLE_FATE_SHADOWED
+                                   : closed              ? DTHROTTLE_FATE_CLOSED
+                                                         : answered;
+  if (place != NULL && place->held) {
+    place->fate = fate;
+  } else {
+    dthrottle_count_fate(asking.daemon->counts, fate);
+  }
   set_environment(r, &asking, fate, took);
   if (!stays) return HTTP_REQUEST_TIME_OUT;
   set_fields(r, &asking.answer, throttled && !shadow, conf->fields);
@@ -248,8 +267,8 @@ static int check_request(request_rec* r) {
   return conf->status != DTHROTTLE_UNSET ? conf->status : STATUS_DEFAULT;
 }
 
-/* Runs before access is checked, so that `Satisfy Any` cannot pass over a refusal. One question has all tags of a location,
- * so it waits for the user if one of them does. */
+/* Runs before access is checked, so that `Satisfy Any` cannot pass over a refusal. One question has all tags of a
+ * location, so it waits for the user if one of them does. */
 static int check_early(request_rec* r) {
   const struct dir_conf* const conf = ap_get_module_config(r->per_dir_config, &dthrottle_module);
   for (int i = 0; conf->tags != NULL && i < conf->tags->nelts; i++) {

@@ -212,12 +212,13 @@ const command_rec dthrottle_commands[] = {
 
 /* ---- Whether a daemon that is named can be asked ----
  *
- * Which sections a request meets is known when it is there. So a section is read as if it met those around it alone, and
- * if it names no daemon itself it is let pass where any section names an ask socket. */
+ * Which sections a request meets is known when it is there. So a section is read as if it met those around it alone,
+ * and if it names no daemon itself it is let pass where any section names an ask socket. */
 
 static const char* find_unaskable(apr_pool_t* pool, struct dir_conf* around, ap_conf_vector_t* level);
 
-static const char* find_unaskable_within(apr_pool_t* pool, struct dir_conf* around, const apr_array_header_t* sections) {
+static const char* find_unaskable_within(apr_pool_t* pool, struct dir_conf* around,
+                                         const apr_array_header_t* sections) {
   const char* found = NULL;
   for (int i = 0; sections != NULL && found == NULL && i < sections->nelts; i++) {
     found = find_unaskable(pool, around, APR_ARRAY_IDX(sections, i, ap_conf_vector_t*));
@@ -249,8 +250,8 @@ static int check_settings(apr_pool_t* pool, apr_pool_t* log_pool, apr_pool_t* te
     if (found == NULL) found = find_unaskable_within(temp_pool, whole, core->sec_url);
     if (found == NULL) continue;
     ap_log_error(APLOG_MARK, APLOG_EMERG, 0, server,
-                 "dthrottle: section \"%s\" asks about several tags, a cost or a delay, which DthrottleServer cannot: name "
-                 "the ask socket there by DthrottleAsk", found);
+                 "dthrottle: section \"%s\" asks about several tags, a cost or a delay, which DthrottleServer cannot: "
+                 "name the ask socket there by DthrottleAsk", found);
     return HTTP_INTERNAL_SERVER_ERROR;
   }
   return OK;

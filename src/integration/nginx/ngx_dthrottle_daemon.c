@@ -147,8 +147,8 @@ static void flush_queries(ngx_event_t* event) {
   settle(connection->daemon);
 }
 
-/* Whether connecting has failed, which is an event to read and to write; then the connection has ended. Reading would take
- * the reason away. */
+/* Whether connecting has failed, which is an event to read and to write; then the connection has ended. Reading would
+ * take the reason away. */
 static ngx_flag_t has_failed_to_open(dthrottle_connection_t* connection) {
   int error = 0;
   socklen_t bytes = sizeof(error);

@@ -127,6 +127,7 @@ static void end_request(void* data) {
   char line[DTHROTTLE_SETTLEMENT_BYTES];
   uint64_t slot;
   if (!ctx->waiting) return;
+  dthrottle_count_fate(ctx->daemon->counts, DTHROTTLE_FATE_LEFT);
   if (!ctx->held) {
     ngx_dthrottle_daemon_forget(ctx->daemon, &ctx->asking->question);
     return;
@@ -369,7 +370,10 @@ static ngx_int_t dthrottle_set_seconds(ngx_http_request_t* r, ngx_http_variable_
 
 static ngx_int_t dthrottle_status_variable(ngx_http_request_t* r, ngx_http_variable_value_t* v, uintptr_t data) {
   dthrottle_ctx_t* ctx = dthrottle_get_ctx(r->main);
-  const char* name = dthrottle_fate_name(ctx != NULL ? ctx->fate : DTHROTTLE_FATE_OFF);
+  enum dthrottle_fate fate = ctx != NULL ? ctx->fate : DTHROTTLE_FATE_OFF;
+  const char* name;
+  if (ctx != NULL && ctx->waiting) fate = DTHROTTLE_FATE_LEFT; /* it is logged, and is gone next */
+  name = dthrottle_fate_name(fate);
   (void)data;
   return dthrottle_set_value(v, name, ngx_strlen(name));
 }
