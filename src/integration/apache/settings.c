@@ -233,7 +233,7 @@ static const char* find_unaskable(apr_pool_t* pool, struct dir_conf* around, ap_
   struct dir_conf* const conf = own != NULL ? dthrottle_merge_dir_conf(pool, around, own) : around;
   const bool decided = own != NULL && (own->server != NULL || !section_asks);
   if (decided && conf->enable == 1 && conf->server != NULL && conf->ask == NULL && !is_one_query(conf)) {
-    return core->d != NULL ? core->d : "";
+    return core->d != NULL && core->d[0] != '\0' ? core->d : "server";
   }
   const char* const found = find_unaskable_within(pool, conf, core->sec_file);
   return found != NULL ? found : find_unaskable_within(pool, conf, core->sec_if);
@@ -250,7 +250,7 @@ static int check_settings(apr_pool_t* pool, apr_pool_t* log_pool, apr_pool_t* te
     if (found == NULL) found = find_unaskable_within(temp_pool, whole, core->sec_url);
     if (found == NULL) continue;
     ap_log_error(APLOG_MARK, APLOG_EMERG, 0, server,
-                 "dthrottle: section \"%s\" asks about several tags, a cost or a delay, which DthrottleServer cannot: "
+                 "dthrottle: \"%s\" asks about several tags, a cost or a delay, which DthrottleServer cannot: "
                  "name the ask socket there by DthrottleAsk", found);
     return HTTP_INTERNAL_SERVER_ERROR;
   }

@@ -173,15 +173,17 @@ static ngx_flag_t dthrottle_is_one_query(const ngx_array_t* tags) {
 
 /* Which daemon is asked. One that is named is never passed over for another one. */
 static char* dthrottle_choose_daemon(ngx_conf_t* cf, dthrottle_loc_conf_t* conf) {
-  static ngx_str_t server = ngx_string(DTHROTTLE_DEFAULT_ADDRESS), ask = ngx_string(DTHROTTLE_DEFAULT_ASK_ADDRESS);
+  static ngx_str_t server = ngx_string(DTHROTTLE_DEFAULT_ADDRESS), ask = ngx_string(DTHROTTLE_DEFAULT_ASK_ADDRESS),
+                   whole = ngx_string("server");
   const ngx_http_core_loc_conf_t* core = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
   const ngx_flag_t one_query = conf->delay == 0 && dthrottle_is_one_query(conf->tags);
   conf->daemon = conf->ask != NULL ? conf->ask : conf->server;
   if (conf->daemon == NULL) {
     conf->daemon = dthrottle_add_daemon(cf, one_query ? server : ask, DTHROTTLE_CONNECTIONS, !one_query);
   } else if (conf->ask == NULL && !one_query) {
-    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "location \"%V\" asks about several tags, a cost or a delay, which "
-                       "\"dthrottle_server\" cannot: name the ask socket there by \"dthrottle_ask\"", &core->name);
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "\"%V\" asks about several tags, a cost or a delay, which "
+                       "\"dthrottle_server\" cannot: name the ask socket there by \"dthrottle_ask\"",
+                       core->name.len > 0 ? &core->name : &whole);
     return NGX_CONF_ERROR;
   }
   return conf->daemon != NULL ? NGX_CONF_OK : NGX_CONF_ERROR;
