@@ -23,6 +23,7 @@ from test_ask import AskDaemon
 PROGRAMS = ROOT / "test/client"
 
 TAGS = [b"a b", b"\\x20", b"\\x5cx20", b"a\\x2", b"line\nfeed", b"return\r", b"\r", b"\xff\x00\xc3\xa4",
+        b"a\tb", b"a\rb", b"a\vb", b"a\fb", b"\t", b"\0a\x1fb\0", b"a\xc2\xa0b\xc2\x85c\xe2\x80\xa8d",
         b"x" * 9000, b"x" * 8174 + b"  ", b"x" * 8175 + b" \\x20", b"\\x5c" * 3000]
 
 
@@ -224,6 +225,12 @@ class SameBuckets:
                 line = b"1 " + quote_from_bytes(tag, safe="").encode()
                 before = int(library.question(line)[1][-1])
                 self.assertEqual(ours.question(line)[1][-1], str(before - 1), tag[:20])
+
+    def test_whatever_is_in_a_tag_its_refusal_is_one(self):
+        with AskDaemon(rule(burst=10, rate=0.001)) as daemon, self.asking(daemon) as application:
+            for tag in TAGS:
+                line = b"1 D 11 " + quote_from_bytes(tag, safe="").encode()
+                self.assertEqual(application.question(line), ("throttle", ["2", "1", "0", "rule-1", "0", "10"]), tag[:20])
 
     def test_what_is_no_question_is_not_asked(self):
         with AskDaemon(rule(burst=10, rate=0.001)) as daemon, self.asking(daemon) as application:

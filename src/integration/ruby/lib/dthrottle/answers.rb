@@ -143,7 +143,7 @@ module Dthrottle
     end
 
     def read(line)
-      first, *words = line.split(" ").reject(&:empty?)
+      first, *words = line.split(/ +/n).reject(&:empty?) # split(" ") would split a tag at a tab, too
       case first
       when "OK" then served(words)
       when "WAIT" then waiting(*words)
