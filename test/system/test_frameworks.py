@@ -261,10 +261,33 @@ print(served)
 """
 
 
+LONG_KEYS = """
+import asyncio, sys, limits, limits.aio.strategies, limits.strategies, dthrottle.limits
+from limits.storage import storage_from_string
+uri, more = sys.argv[1:]
+item, keys = limits.parse("3/minute"), (" " * 2050, chr(92) + "x20" + chr(92) * 8150, "x" * 9000, "x" * 4500 + "y" + "x" * 4499)
+storage, aio_storage = storage_from_string(uri + more), storage_from_string("async+" + uri)
+limiter = limits.strategies.MovingWindowRateLimiter(storage)
+aio = limits.aio.strategies.MovingWindowRateLimiter(aio_storage)
+for key in keys:
+    print([limiter.hit(item, key) for _ in range(4)], limiter.test(item, key), limiter.get_window_stats(item, key)[1])
+    print(asyncio.run(aio.hit(item, key)), asyncio.run(aio.test(item, key)))
+    limiter.clear(item, key)
+    print(limiter.test(item, key))
+"""
+
+
 class Storage(Limits):
     """What the frameworks above do not show."""
 
     shows = (Limits.python, "-c", "import limits")
+
+    def test_a_key_of_any_length_has_the_rule_of_its_limit_and_a_bucket_of_its_own(self):
+        for more in ("", "" if SANITIZED else f"&library={ByLibrary.library}"):
+            with AskDaemon(rule(name="limit", match="*/3/1/minute", burst=3, rate=0.001)) as daemon:
+                done = run(self.python, "-c", LONG_KEYS, f"dthrottle://{daemon.ask_path}?deadline=30", more, env=self.env)
+            self.assertEqual(done.stdout.splitlines(), 4 * ["[True, True, True, False] False 0", "False False", "True"],
+                             done.stderr)
 
     def test_a_fixed_window_counts_and_a_failure_may_be_raised(self):
         with AskDaemon(rule(name="limit", match="*/3/1/minute", burst=3, rate="3/m")) as daemon:

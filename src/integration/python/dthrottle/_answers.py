@@ -19,6 +19,7 @@ TAGS_MAX = 16
 COST_MAX = 2**32 - 1
 INDICATED_MAX = 1e12    # as at the daemon
 _AROUND_BYTES = 12    # of a cost, and the blanks in front of it and of its tag
+_VERB_BYTES = len("refund all")    # of the longest verb that a tag alone is asked about with
 _ESCAPES = (b"\\x20", b"\\x5c")
 
 
@@ -79,11 +80,20 @@ def tag_line(tag: Tag) -> bytes:
     return (line[:-1] + b"_" if line.endswith(b"\r") else line) + b"\n"
 
 
-def _word(tag: Tag, most: int) -> bytes:
+def _escaped(tag: Tag) -> bytes:
     word = to_bytes(tag)
     if b"\\" in word:
         word = re.sub(rb"\\(?=x20|x5c)", rb"\\x5c", word)
-    word = word.replace(b" ", b"\\x20").replace(b"\n", b"_")
+    return word.replace(b" ", b"\\x20").replace(b"\n", b"_")
+
+
+def is_whole(tag: Tag) -> bool:
+    """Whether a question about this tag alone has room for all of it."""
+    return len(_escaped(tag)) <= QUESTION_LINE_BYTES - _VERB_BYTES - _AROUND_BYTES
+
+
+def _word(tag: Tag, most: int) -> bytes:
+    word = _escaped(tag)
     if len(word) > most:    # an escape is cut as a whole
         end = 0
         while end + (size := 4 if word[end:end + 4] in _ESCAPES else 1) <= most:

@@ -14,6 +14,9 @@ key ends in it, and is used for headers:
     burst = 100
     rate = "100/m"
 
+A key of some thousand bytes that a question has no room for is asked about with a digest in place of its middle: it has
+the rule of its limit, and a bucket of its own.
+
 What differs from a storage that counts: tokens come back one by one, not all at the end of a window; a request that is
 refused costs nothing; fixed and moving windows are the same bucket; clear() gives back what a key has spent since its
 bucket was full, and nothing resets all of them. A tag that no rule limits is served, and said once in a warning.
@@ -26,6 +29,7 @@ storage_options: `deadline` in seconds (0.02) and `on_failure`, when nobody answ
 (dthrottle.library says what that needs). incr() says then only whether a hit is within the limit.
 """
 
+import hashlib
 import logging
 import math
 import time
@@ -34,7 +38,7 @@ from urllib.parse import parse_qsl, urlsplit
 import limits
 from limits.storage import MovingWindowSupport, Storage
 
-from ._answers import Verdict
+from ._answers import Verdict, is_whole, to_bytes
 from ._endpoint import DEFAULT_ASK
 from .aio import AsyncThrottle
 from .library import LibraryThrottle
@@ -42,6 +46,16 @@ from .throttle import Throttle
 
 _log = logging.getLogger("dthrottle")
 _SECONDS = {cls.GRANULARITY.name: cls.GRANULARITY.seconds for cls in limits.limits.RateLimitItem.__subclasses__()}
+_END_BYTES = 255    # that rules look at, of a tag that is longer than these
+
+
+def _tag(key):
+    """The tag of a key. One that a question has no room for would be cut, and lose the limit that it ends in with its
+    rule: there a digest stands for the middle."""
+    if is_whole(key):
+        return key
+    text = to_bytes(key)
+    return text[:_END_BYTES] + hashlib.sha256(text).hexdigest().encode() + text[-_END_BYTES:]
 
 
 class Unanswered(ConnectionError):
@@ -119,30 +133,30 @@ class DthrottleStorage(_Questions, Storage, MovingWindowSupport):
 
     def acquire_entry(self, key, limit, expiry, amount=1):
         if self._by_library and self._asked:
-            answer = self.throttle.ask_all({key: amount})
+            answer = self.throttle.ask_all({_tag(key): amount})
             self._given(answer.verdict, (Verdict.SERVE, Verdict.THROTTLE))
             return answer.serve
         self._asked = True    # whether a rule limits the key, the first answer says
-        return self._decided(self.throttle.ask_question({key: amount})).serve
+        return self._decided(self.throttle.ask_question({_tag(key): amount})).serve
 
     def get_moving_window(self, key, limit, expiry):
-        until, hits = self._standing(self._decided(self.throttle.peek([key])), limit, expiry)
+        until, hits = self._standing(self._decided(self.throttle.peek([_tag(key)])), limit, expiry)
         return until - expiry, hits
 
     def incr(self, key, expiry, elastic_expiry=False, amount=1):
         limit, _ = self._limit_of(key)
         if self._by_library:
             return 1 if self.acquire_entry(key, limit, expiry, amount) else limit + 1
-        return self._count(self._decided(self.throttle.ask_question({key: amount})), limit)
+        return self._count(self._decided(self.throttle.ask_question({_tag(key): amount})), limit)
 
     def get(self, key):
-        return self._standing(self._decided(self.throttle.peek([key])), *self._limit_of(key))[1]
+        return self._standing(self._decided(self.throttle.peek([_tag(key)])), *self._limit_of(key))[1]
 
     def get_expiry(self, key):
-        return self._standing(self._decided(self.throttle.peek([key])), *self._limit_of(key))[0]
+        return self._standing(self._decided(self.throttle.peek([_tag(key)])), *self._limit_of(key))[0]
 
     def clear(self, key):
-        self._given(self.throttle.refund_all([key]))
+        self._given(self.throttle.refund_all([_tag(key)]))
 
     def check(self):
         return bool(self.throttle.peek({"check": 0}).left)
@@ -156,23 +170,23 @@ class AsyncDthrottleStorage(_Questions, limits.aio.storage.Storage, limits.aio.s
         self._open(AsyncThrottle, uri, {"deadline": deadline, "on_failure": on_failure})
 
     async def acquire_entry(self, key, limit, expiry, amount=1):
-        return self._decided(await self.throttle.ask_question({key: amount})).serve
+        return self._decided(await self.throttle.ask_question({_tag(key): amount})).serve
 
     async def get_moving_window(self, key, limit, expiry):
-        until, hits = self._standing(self._decided(await self.throttle.peek([key])), limit, expiry)
+        until, hits = self._standing(self._decided(await self.throttle.peek([_tag(key)])), limit, expiry)
         return until - expiry, hits
 
     async def incr(self, key, expiry, elastic_expiry=False, amount=1):
-        return self._count(self._decided(await self.throttle.ask_question({key: amount})), self._limit_of(key)[0])
+        return self._count(self._decided(await self.throttle.ask_question({_tag(key): amount})), self._limit_of(key)[0])
 
     async def get(self, key):
-        return self._standing(self._decided(await self.throttle.peek([key])), *self._limit_of(key))[1]
+        return self._standing(self._decided(await self.throttle.peek([_tag(key)])), *self._limit_of(key))[1]
 
     async def get_expiry(self, key):
-        return self._standing(self._decided(await self.throttle.peek([key])), *self._limit_of(key))[0]
+        return self._standing(self._decided(await self.throttle.peek([_tag(key)])), *self._limit_of(key))[0]
 
     async def clear(self, key):
-        self._given(await self.throttle.refund_all([key]))
+        self._given(await self.throttle.refund_all([_tag(key)]))
 
     async def check(self):
         return bool((await self.throttle.peek({"check": 0})).left)
