@@ -90,6 +90,8 @@ enum dthrottle_verb {
   DTHROTTLE_HOLD = 2  /* TAKE for as long as it takes to know what the tags cost in the end; see dthrottle_commit */
 };
 
+/* A tag that is cut in a question of many tags, and whole in one of few or for dthrottle_ask, has a bucket in each of
+ * these forms. Ask for a digest of what may be so long. */
 typedef struct dthrottle_tag {
   const char* text;  /* sent as a tag of dthrottle_ask is; without a byte it is sent as "_" */
   size_t bytes;      /* cut behind its even part of an 8 KiB line, 499 at least; a blank counts 4 */
