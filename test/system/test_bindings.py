@@ -464,7 +464,25 @@ print(throttle:learn({ "C", { "D", 1 } }))
 """
 
 
+COLLECTED = """
+package.path = arg[1] .. "/src/integration/lua/?.lua;" .. package.path
+local open = require("dthrottle").open
+do
+  local throttle = open { library = arg[2], query = "unix:" .. arg[3] }
+  print(throttle:ask("C").verdict)
+end
+print(pcall(open, { library = arg[2], questions = "tcp:localhost:1" }))
+collectgarbage()
+collectgarbage()
+print("goes on")
+"""
+
+
 class LuaPackage(Lua, SystemTest):
+    def test_a_program_goes_on_when_its_last_handle_is_collected(self):
+        done = run("luajit", "-", ROOT, self.program[-1], "/nonexistent", stdin=COLLECTED.encode())
+        self.assertEqual((done.returncode, done.stdout.splitlines()[::2]), (0, ["unreachable", "goes on"]), done)
+
     def test_a_pair_without_a_cost_is_a_bad_question(self):
         with AskDaemon(rule(burst=10, rate=0.001)) as daemon:
             done = run("luajit", "-", ROOT, self.program[-1], daemon.ask_path, stdin=NO_COST.encode())

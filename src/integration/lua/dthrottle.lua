@@ -65,7 +65,7 @@ local function open(options)
   local function handle(opens, address)
     local opened = opens(address, nil)
     if opened == nil then error("dthrottle: no address: " .. tostring(address), 3) end
-    return ffi.gc(opened, library.dthrottle_close)
+    return ffi.gc(opened, function(unused) library.dthrottle_close(unused) end) -- the library stays loaded until then
   end
   return setmetatable({
     library = library,
