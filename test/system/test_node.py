@@ -1,9 +1,13 @@
 """What the Node package does beside answering as libdthrottle does (test_bindings.py): in a loop that is busy,
 and when it is asked for what is no tag."""
 
+import shutil
+import socket
+import subprocess
+
 import test_bindings
 from common import SystemTest
-from daemon import ROOT, rule, run
+from daemon import PATIENCE, ROOT, fresh_directory, rule, run
 from test_ask import AskDaemon
 
 BUSY = """
@@ -54,6 +58,18 @@ const throttle = new Throttle({ questions: process.argv[2], pages: false, deadli
 })()
 """
 
+ALONE = """
+const { Throttle } = require(process.argv[1] + '/src/integration/node')
+const [, , query, ...deadlines] = process.argv
+const throttle = new Throttle({ query, pages: false, backoffMinMs: 1 })
+;(async () => {
+  for (const ms of deadlines) {
+    console.log((await throttle.ask('C', Number(ms))).verdict)
+    await new Promise((resolve) => setTimeout(resolve, 10)) // the pause after a failure
+  }
+})()
+"""
+
 NO_NUMBER = """
 const { Throttle } = require(process.argv[1] + '/src/integration/node')
 const throttle = new Throttle({ questions: process.argv[2], pages: false, deadlineMs: 30000 })
@@ -71,6 +87,31 @@ class Node(test_bindings.Node, SystemTest):
         with AskDaemon(rule(burst=2, rate=0.001)) as daemon:
             done = run("node", "-e", BUSY, ROOT, f"unix:{daemon.query_path}")
         self.assertEqual(done.stdout.split(), ["serve"] * 2 + ["throttle"] * 4, done.stderr)
+
+    def asking(self, *deadlines_ms):
+        """A process that asks for C with these deadlines, one call after the other, and the connection that it asks on."""
+        directory = fresh_directory()
+        self.addCleanup(shutil.rmtree, directory)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(f"{directory}/sock")
+            listener.listen()
+            command = ["node", "-e", ALONE, ROOT, f"unix:{directory}/sock", *map(str, deadlines_ms)]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            self.addCleanup(process.__exit__, None, None, None)
+            self.addCleanup(process.kill)
+            return process, listener.accept()[0]
+
+    def test_a_process_ends_when_its_only_call_is_given_up(self):
+        process, connection = self.asking(20)
+        with connection:
+            self.assertEqual(process.communicate(timeout=PATIENCE)[0], "timed out\n")
+
+    def test_a_process_ends_when_answers_have_come_late_and_in_time(self):
+        process, connection = self.asking(20, 30_000)
+        with connection, connection.makefile("rb") as lines:
+            self.assertEqual([lines.readline() for _ in range(2)], 2 * [b"C\n"])
+            connection.sendall(b"OK\nNO\n")
+            self.assertEqual(process.communicate(timeout=PATIENCE)[0], "timed out\nthrottle\n")
 
     def test_nothing_rejects_whatever_a_caller_names(self):
         with AskDaemon(rule(burst=3, rate=0.001)) as daemon:

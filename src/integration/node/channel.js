@@ -21,6 +21,7 @@ class Channel {
   #pause
   #socket
   #calls = [] // those that wait for answers on the socket, and those that were given up
+  #waiting = 0 // calls that are neither answered nor given up
   #begun = '' // what has come of an answer
   #proven = false // a call has been answered on the socket
 
@@ -35,6 +36,7 @@ class Channel {
     if (!(deadlineMs > 0)) return Promise.resolve({ read: [], failure: 'timed out' })
     if (!this.#pause.begin(call, call.began)) return Promise.resolve({ read: [], failure: 'backing off' })
     return new Promise((resolve) => {
+      this.#waiting++
       call.resolve = resolve
       call.timer = setTimeout(() => this.#look(call), deadlineMs)
       this.#send(call)
@@ -86,15 +88,15 @@ class Channel {
     this.#proven = true
     this.#pause.answered(call)
     this.#settle(call)
-    if (this.#calls.length === 0) this.#socket.unref() // a process may end that waits for nothing
   }
 
   #settle (call, failure) {
+    if (call.settled) return // given up, and answered late
     clearTimeout(call.timer)
     clearImmediate(call.last)
     call.resolve({ read: call.read.slice(), failure })
-    call.resolve = () => {}
     call.settled = true
+    if (--this.#waiting === 0) this.#socket?.unref() // a process may end that waits for nothing
   }
 
   #giveUp (call) {
