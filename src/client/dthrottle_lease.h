@@ -9,7 +9,8 @@
  * A thread of the handle asks for leases and renews them, finds the master among the servers, and releases what is not
  * used any more. A call that takes looks only at what the thread has brought, and waits if it has to. All
  * functions but the two that close may be called by all threads at once. A child after fork has no such thread: it opens
- * its own.
+ * handles of its own. What it has from its parent it may only release and close, which frees memory and changes nothing
+ * else.
  */
 #ifndef DTHROTTLE_LEASE_H
 #define DTHROTTLE_LEASE_H

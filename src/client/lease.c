@@ -61,6 +61,7 @@ struct dthrottle_leases {
   unsigned endpoint_count;
   char client[NAME_BYTES_MAX + 1];
   int64_t timeout, retry;
+  pid_t process; /* that has opened it */
 
   pthread_mutex_t mutex; /* guards what follows, and the resources */
   pthread_cond_t work;   /* for the bottom half */
@@ -120,7 +121,11 @@ int dthrottle_resource_take(dthrottle_resource* r, int deadline_ms) {
   return taken;
 }
 
+/* A child after fork has no bottom half, and a mutex that another thread of its parent may have held. */
+static bool is_child(const dthrottle_leases* leases) { return leases->process != getpid(); }
+
 void dthrottle_resource_release(dthrottle_resource* r) {
+  if (is_child(r->leases)) return;
   pthread_mutex_lock(&r->leases->mutex);
   if (r->holding.gauge && r->holding.outstanding > 0) r->holding.outstanding--;
   pthread_cond_signal(&r->changed);
@@ -449,6 +454,7 @@ dthrottle_leases* dthrottle_leases_open(const char* addresses, const dthrottle_l
   }
   leases->timeout = (given->timeout_ms != 0 ? given->timeout_ms : TIMEOUT_DEFAULT_MS) * NS_PER_MS;
   leases->retry = (given->retry_ms != 0 ? given->retry_ms : RETRY_DEFAULT_MS) * NS_PER_MS;
+  leases->process = getpid();
   leases->chance = ((uint64_t)boot_now() ^ (uint64_t)getpid() << 40 ^ (uint64_t)(uintptr_t)leases) | 1;
   pthread_mutex_init(&leases->mutex, NULL);
   dthrottle_init_condition(&leases->work);
@@ -463,8 +469,21 @@ dthrottle_leases* dthrottle_leases_open(const char* addresses, const dthrottle_l
   return leases;
 }
 
+static void free_in_child(dthrottle_leases* leases) {
+  for (dthrottle_resource* r = leases->resources; r != NULL;) {
+    dthrottle_resource* const next = r->next;
+    free(r);
+    r = next;
+  }
+  free(leases);
+}
+
 void dthrottle_leases_close(dthrottle_leases* leases) {
   if (leases == NULL) return;
+  if (is_child(leases)) {
+    free_in_child(leases);
+    return;
+  }
   pthread_mutex_lock(&leases->mutex);
   leases->closing = true;
   for (dthrottle_resource* r = leases->resources; r != NULL; r = r->next) r->references = 0;
@@ -528,7 +547,7 @@ dthrottle_resource* dthrottle_gauge_open(dthrottle_leases* leases, const char* n
 }
 
 void dthrottle_resource_close(dthrottle_resource* r) {
-  if (r == NULL) return;
+  if (r == NULL || is_child(r->leases)) return;
   dthrottle_leases* const leases = r->leases;
   pthread_mutex_lock(&leases->mutex);
   if (r->references > 0) r->references--;

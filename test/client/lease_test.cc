@@ -3,12 +3,14 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <catch2/catch.hpp>
 
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -367,6 +369,36 @@ TEST_CASE("whoever ends releases what it holds") {
     REQUIRE(Eventually([&] { return rate.Status().leased != 0; }));
   }
   CHECK(server.heard().back() == "release tester r");
+}
+
+TEST_CASE("a child after fork ends at once what it has from its parent, which keeps all") {
+  const Place place;
+  Server server(place, [](const std::string& line) {
+    return line.starts_with("release") ? "released" : "lease 10 60.000 16.000 1 5";
+  });
+  auto leases = std::make_unique<dthrottle::Leases>(place.address(), kQuick);
+  auto gauge = std::make_unique<dthrottle::GaugeResource>(*leases, "g", Wanting(10));
+  gauge->Mark();
+  const pid_t child = fork();
+  if (child == 0) {    // destructors run, as when a program ends
+    gauge->Release();
+    gauge.reset();
+    leases.reset();
+    _exit(0);
+  }
+  int status = -1;
+  const bool ended = Eventually([&] { return waitpid(child, &status, WNOHANG) == child; });
+  if (!ended) {
+    kill(child, SIGKILL);
+    waitpid(child, &status, 0);
+  }
+  CHECK(ended);
+  CHECK(status == 0);
+  CHECK(gauge->Status().outstanding == 1);
+  CHECK(server.heard().back().starts_with("get tester g "));
+  gauge.reset();
+  leases.reset();
+  CHECK(server.heard().back() == "release tester g");
 }
 
 TEST_CASE("a gauge never has more places taken than are leased, and fewer when the lease shrinks") {
