@@ -351,9 +351,15 @@ class Frameworks(SystemTest):
             self.skipTest("npm is not installed")
         directory = fresh_directory()
         self.addCleanup(shutil.rmtree, directory)
-        command = text.replace("./src", f"{ROOT}/src").replace("npm install", f"npm --offline --prefix {directory} install")
-        shell(command)
-        self.assertEqual(shell(f"cd {directory} && node -p 'typeof require(\"dthrottle\").Throttle'"), "function\n")
+        command = text.replace("/path/to/clone", str(ROOT))
+        shell(command.replace("npm install", f"npm --offline --prefix {directory} install"))
+        framework = directory / "node_modules/rate-limiter-flexible"    # what the application has of it
+        (framework / "lib").mkdir(parents=True)
+        (framework / "index.js").write_text("module.exports = { RateLimiterRes: class {} }\n")
+        (framework / "lib/RateLimiterStoreAbstract.js").write_text("module.exports = class {}\n")
+        for module, name in (("dthrottle", "Throttle"), ("dthrottle/flexible", "RateLimiterDthrottle")):
+            said = shell(f"cd {directory} && node -p 'typeof require(\"{module}\").{name}'", {"NODE_PATH": ""})
+            self.assertEqual(said, "function\n", module)
 
     @plays("frameworks.md", "gem ")
     def test_ruby_is_installed(self, text):
