@@ -3,6 +3,7 @@ all coroutines, and leases."""
 
 import asyncio
 import concurrent.futures
+import contextlib
 import os
 import signal
 import socket
@@ -222,6 +223,39 @@ class Coroutines(SystemTest):
         with Daemon(rule(burst=1)) as daemon:
             throttle = dthrottle.AsyncThrottle(f"unix:{daemon.query_path}", deadline=PATIENT)
             self.assertEqual(asyncio.run(ask(daemon, throttle)), [True, False])
+
+
+    def test_callers_that_give_up_before_the_deadline_find_out_that_a_daemon_hangs(self):
+        async def ask(listener, throttle, connections, said):
+            ending = time.monotonic() + PATIENT
+            while len(connections) < 2 and time.monotonic() < ending:
+                calls = [asyncio.wait_for(throttle.ask("C"), 0.01) for _ in range(10)]
+                said += await asyncio.gather(*calls, return_exceptions=True)
+                with contextlib.suppress(BlockingIOError):
+                    connections.append(listener.accept()[0])
+        connections, said = [], []
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.setblocking(False)
+            throttle = dthrottle.AsyncThrottle(f"tcp:127.0.0.1:{listener.getsockname()[1]}", deadline=0.05)
+            asyncio.run(ask(listener, throttle, connections, said))
+        self.assertEqual(len(connections), 2, "the one on which nobody answers is left")
+        for connection in connections:
+            connection.close()
+        verdicts = [answer.verdict for answer in said if isinstance(answer, dthrottle.Answer)]
+        self.assertEqual(set(verdicts), {dthrottle.Verdict.BACKING_OFF})
+
+    def test_callers_that_give_up_before_the_deadline_blame_nobody(self):
+        async def ask(daemon, throttle):
+            await throttle.ask("C")
+            daemon.signal(signal.SIGSTOP)
+            for _ in range(20):
+                with self.assertRaises(asyncio.TimeoutError):
+                    await asyncio.wait_for(throttle.ask("C"), 0.005)
+            daemon.signal(signal.SIGCONT)
+            return (await throttle.ask("C")).verdict
+        with Daemon(rule(burst=1, rate=0.001)) as daemon:
+            throttle = dthrottle.AsyncThrottle(f"unix:{daemon.query_path}", deadline=PATIENT)
+            self.assertIs(asyncio.run(ask(daemon, throttle)), dthrottle.Verdict.THROTTLE)
 
 
 class WhatIsHeld(SystemTest):

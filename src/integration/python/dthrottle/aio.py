@@ -3,6 +3,7 @@
 import asyncio
 import collections
 import contextlib
+import math
 import time
 
 from . import _endpoint
@@ -73,26 +74,50 @@ class _Channel:
         self._endpoint = _endpoint.parse(address)
         self._pause = Pause(*backoff)
         self._loop = self._opening = None    # the task that connects, and once it is done has the _Line
+        self._opened_at = 0.0
 
     async def exchange(self, data, readers, deadline):
         call = Call(readers)
         if deadline <= 0:
             return [], Verdict.TIMED_OUT
-        began = time.monotonic()
-        if not self._pause.begin(call, began):
+        call.began = time.monotonic()
+        if not self._pause.begin(call, call.began):
             return [], Verdict.BACKING_OFF
         try:
-            failure = await self._attempt(call, data, began + deadline)
-        except BaseException:    # the caller gives up: nothing is known of the daemon
+            failure = await self._attempt(call, data, call.began + deadline)
+        except asyncio.CancelledError:
+            self._cancelled(call, deadline)
+            raise
+        except BaseException:    # nothing is known of the daemon
             self._pause.given_up(call)
             raise
         if failure is None:
             self._pause.answered(call)
         else:
-            self._pause.failed(call, began, time.monotonic())
-            if failure is Verdict.TIMED_OUT and self._pause.failures > 1:
-                self.close(failure)
+            self._failed(call, failure)
         return list(call.read), failure
+
+    def _failed(self, call, why):
+        self._pause.failed(call, call.began, time.monotonic())
+        if why is Verdict.TIMED_OUT and self._pause.failures > 1:
+            self.close(why)
+
+    def _cancelled(self, call, deadline):
+        """A caller may give up sooner than any daemon answers. It is the daemon's failure only where this call or one before
+        it has waited for the deadline."""
+        if time.monotonic() - self._owes_since() < deadline:
+            self._pause.given_up(call)
+        else:
+            self._failed(call, Verdict.TIMED_OUT)
+
+    def _owes_since(self):
+        """Since when the daemon owes a connection, or an answer on it; math.inf: it owes nothing."""
+        if self._opening is None or self._opening.done() and self._is_over(self._opening):
+            return math.inf
+        if not self._opening.done():
+            return self._opened_at
+        calls = self._opening.result().calls
+        return calls[0][0].began if calls else math.inf
 
     async def _attempt(self, call, data, deadline):
         """A connection that has worked may have ended with a daemon that was restarted: then a fresh one is tried."""
@@ -124,6 +149,7 @@ class _Channel:
             self._loop, self._opening = loop, None
         if self._opening is None or (self._opening.done() and self._is_over(self._opening)):
             self._opening = loop.create_task(self._connect(loop))
+            self._opened_at = time.monotonic()
         return self._opening
 
     @staticmethod
