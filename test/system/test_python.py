@@ -244,6 +244,24 @@ class Coroutines(SystemTest):
         verdicts = [answer.verdict for answer in said if isinstance(answer, dthrottle.Answer)]
         self.assertEqual(set(verdicts), {dthrottle.Verdict.BACKING_OFF})
 
+    def test_a_connection_that_is_given_up_while_it_is_made_cancels_nobody(self):
+        async def ask(throttle):
+            patient, said = asyncio.ensure_future(throttle.ask("C", deadline=PATIENT)), []
+            while not patient.done():
+                said.append((await throttle.ask("C")).verdict)
+                await asyncio.sleep(0.001)
+            return said, (await patient).verdict
+        with contextlib.ExitStack() as stack:
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+            for _ in range(4):    # which nobody accepts, so a further one hangs
+                crowd = stack.enter_context(socket.socket())
+                crowd.setblocking(False)
+                crowd.connect_ex(listener.getsockname())
+            throttle = dthrottle.AsyncThrottle(f"tcp:127.0.0.1:{listener.getsockname()[1]}", deadline=0.02)
+            said, verdict = asyncio.run(ask(throttle))
+        self.assertIn(dthrottle.Verdict.TIMED_OUT, said)
+        self.assertIs(verdict, dthrottle.Verdict.UNREACHABLE)
+
     def test_callers_that_give_up_before_the_deadline_blame_nobody(self):
         async def ask(daemon, throttle):
             await throttle.ask("C")

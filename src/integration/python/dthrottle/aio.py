@@ -141,6 +141,8 @@ class _Channel:
         done, _ = await asyncio.wait([future], timeout=max(0, deadline - time.monotonic()))
         if not done:
             raise TimeoutError
+        if future.cancelled():    # others have given up the connection while it was made
+            raise ConnectionAbortedError
         return future.result()
 
     def _open(self):
