@@ -34,7 +34,8 @@ type line struct {
 type call struct {
 	data             []byte
 	readers          []reader
-	read             []Answer
+	read             []Answer // those that came before it was settled
+	heard            int      // all that have come
 	began            time.Time
 	retried, settled bool
 	done             chan Verdict // Serve: all are answered
@@ -133,16 +134,15 @@ func (c *channel) hear(line *line, text []byte) bool {
 		return false
 	}
 	call := line.calls[0]
-	answer, ok := call.readers[len(call.read)](text)
+	answer, ok := call.readers[call.heard](text)
 	if !ok {
 		return false
 	}
-	if call.settled { // given up: its caller has what was read
-		call.read = append(call.read[:len(call.read):len(call.read)], answer)
-	} else {
+	call.heard++
+	if !call.settled {
 		call.read = append(call.read, answer)
 	}
-	if len(call.read) == len(call.readers) {
+	if call.heard == len(call.readers) {
 		line.calls = line.calls[1:]
 		line.proven = true
 		c.pause.answered(call)

@@ -113,6 +113,29 @@ func TestADaemonThatHangsIsLeftAloneWhateverTheContexts(t *testing.T) {
 	}
 }
 
+func TestLateAnswersAreCountedAndNotKept(t *testing.T) {
+	late := &call{readers: make([]reader, 1000), done: make(chan Verdict, 1)}
+	for i := range late.readers {
+		late.readers[i] = readVerdict
+	}
+	next := &call{readers: []reader{readVerdict}, done: make(chan Verdict, 1)}
+	c, line := &channel{}, &line{calls: []*call{late, next}}
+	for i := range late.readers {
+		if i == 7 {
+			late.settle(TimedOut)
+		}
+		if !c.hear(line, []byte("OK")) {
+			t.Fatal("answer", i)
+		}
+	}
+	if len(late.read) != 7 {
+		t.Error(len(late.read), "answers kept")
+	}
+	if !c.hear(line, []byte("NO")) || <-next.done != Serve || next.read[0].Verdict != Throttle {
+		t.Error(next.read, "of the next call")
+	}
+}
+
 func TestADeadlineOfItsOwnIsThatOfItsCallsOnly(t *testing.T) {
 	begin := make(chan struct{})
 	address, connections := serve(t, begin)
