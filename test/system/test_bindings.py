@@ -393,6 +393,22 @@ class RubyLibraryPackage(ByLibrary, RubyPrograms):
                 puts throttle.ask_all("d" => 3, "e" => 1).verdict, throttle.peek("d").left"""),
                              ["serve", "8", "serve", "5"])
 
+    def test_a_throttle_that_nobody_uses_any_more_leaves_nothing_open(self):
+        with AskDaemon(rule(burst=1000)) as daemon:
+            opened, left, verdict = self.said_by_library(daemon, """
+                open_files = -> { Dir.children("/proc/self/fd").size }
+                before = open_files.call
+                ask = -> do
+                  others = Array.new(50) { Dthrottle::LibraryThrottle.new(query: ARGV[0], library: ARGV[2], deadline: 30) }
+                  others.each { |other| other.ask("C") }
+                  others.first.close
+                  open_files.call - before
+                end
+                puts ask.call
+                5.times { GC.start }
+                puts open_files.call - before, throttle.ask("C").verdict""")
+        self.assertEqual((int(opened) >= 49, int(left) < 25, verdict), (True, True, "serve"), (opened, left))
+
     def test_a_deadline_below_a_millisecond_is_one(self):
         with AskDaemon(rule(burst=1, rate=0.001)) as daemon:
             self.assertEqual(self.said_by_library(daemon, """

@@ -40,7 +40,10 @@ module Dthrottle
     # No other thread may be asking, nor ask later.
     def close
       super
-      [@tags, @named].compact.each { |handle| @close.call(handle) }
+      [@tags, @named].compact.each do |handle|
+        handle.free = nil
+        @close.call(handle)
+      end
       @tags = @named = nil
     end
 
@@ -61,7 +64,10 @@ module Dthrottle
     def open(name, address, options)
       pointer = Fiddle::TYPE_VOIDP
       handle = function(name, [pointer, pointer], pointer).call(address, options)
-      return handle unless handle.null?
+      unless handle.null?
+        handle.free = @close # when it is collected
+        return handle
+      end
 
       close
       raise ArgumentError, "#{address} is neither unix:/path nor tcp:ADDRESS:PORT"
