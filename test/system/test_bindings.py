@@ -362,6 +362,16 @@ class RubyPackage(RubyPrograms):
                                        f"unix:{daemon.query_path}", daemon.process.pid),
                              ["serve", "throttle", "timed_out", "ended", "throttle", "1"])
 
+    def test_times_may_be_without_end(self):
+        with AskDaemon(rule(burst=10)) as daemon:
+            self.assertEqual(self.said("""
+                $stderr = File.open("/dev/null", "w") # which is told of the bad question
+                throttle = Dthrottle::Throttle.new(query: ARGV[0], questions: ARGV[1])
+                [2.0**31, 1e300, Float::INFINITY].each do |time|
+                  puts throttle.ask("C", time).verdict, throttle.ask_question("C", time).verdict
+                  puts throttle.hold("C", time, time).error.include?("hold.max_ttl")
+                end""", f"unix:{daemon.query_path}", f"unix:{daemon.ask_path}"), 3 * ["serve", "serve", "true"])
+
     def test_a_hold_stands_that_is_committed_at_no_number(self):
         with AskDaemon(rule(burst=10, rate=0.001)) as daemon:
             self.assertEqual(self.said("""
@@ -408,6 +418,11 @@ class RubyLibraryPackage(ByLibrary, RubyPrograms):
                 5.times { GC.start }
                 puts open_files.call - before, throttle.ask("C").verdict""")
         self.assertEqual((int(opened) >= 49, int(left) < 25, verdict), (True, True, "serve"), (opened, left))
+
+    def test_a_deadline_may_be_without_end(self):
+        with AskDaemon(rule(burst=10)) as daemon:
+            self.assertEqual(self.said_by_library(daemon, """
+                [2.0**31, 1e300, Float::INFINITY].each { |time| puts throttle.ask("C", time).verdict }"""), 3 * ["serve"])
 
     def test_a_deadline_below_a_millisecond_is_one(self):
         with AskDaemon(rule(burst=1, rate=0.001)) as daemon:

@@ -4,6 +4,7 @@ and when it is asked for what is no tag."""
 import shutil
 import socket
 import subprocess
+import time
 
 import test_bindings
 from common import SystemTest
@@ -112,6 +113,15 @@ class Node(test_bindings.Node, SystemTest):
             self.assertEqual([lines.readline() for _ in range(2)], 2 * [b"C\n"])
             connection.sendall(b"OK\nNO\n")
             self.assertEqual(process.communicate(timeout=PATIENCE)[0], "timed out\nthrottle\n")
+
+    def test_a_deadline_may_be_without_end(self):
+        process, connection = self.asking("Infinity", 2**31)
+        with connection, connection.makefile("rb") as lines:
+            for _ in range(2):
+                self.assertEqual(lines.readline(), b"C\n")
+                time.sleep(0.2)
+                connection.sendall(b"OK\n")
+            self.assertEqual(process.communicate(timeout=PATIENCE)[0], "serve\nserve\n")
 
     def test_nothing_rejects_whatever_a_caller_names(self):
         with AskDaemon(rule(burst=3, rate=0.001)) as daemon:

@@ -4,6 +4,7 @@ all coroutines, and leases."""
 import asyncio
 import concurrent.futures
 import contextlib
+import math
 import os
 import signal
 import socket
@@ -91,6 +92,23 @@ class Threads(SystemTest):
             self.assertTrue(throttle.ask("C"))
             self.assertIs(throttle.ask("C", deadline=0).verdict, dthrottle.Verdict.TIMED_OUT)
             wait_until(lambda: throttle.ask("C", deadline=0.0005).verdict is dthrottle.Verdict.THROTTLE, "it is asked")
+
+    TIMES = (2.0**31, 1e300, math.inf)
+
+    def test_times_may_be_without_end(self):
+        with AskDaemon(rule(burst=100)) as daemon, \
+                dthrottle.Throttle(f"unix:{daemon.query_path}", f"unix:{daemon.ask_path}") as throttle:
+            for time_s in self.TIMES:
+                self.assertIs(throttle.ask("C", time_s).verdict, dthrottle.Verdict.SERVE)
+                self.assertIs(throttle.ask_question("C", time_s).verdict, dthrottle.Verdict.SERVE)
+            with self.assertWarnsRegex(RuntimeWarning, "hold.max_ttl"):
+                throttle.hold("C", math.inf, PATIENT)
+
+    @unittest.skipIf(SANITIZED, "the library is built with a sanitizer")
+    def test_a_deadline_of_the_library_may_be_without_end(self):
+        with Daemon(rule(burst=100)) as daemon, \
+                LibraryThrottle(f"unix:{daemon.query_path}", library=BUILD / "src/client/libdthrottle.so") as throttle:
+            self.assertEqual([throttle.ask("C", time_s).verdict for time_s in self.TIMES], 3 * [dthrottle.Verdict.SERVE])
 
     @unittest.skipIf(SANITIZED, "the library is built with a sanitizer")
     def test_one_tag_is_a_tag_to_the_library_too(self):

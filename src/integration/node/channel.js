@@ -7,6 +7,8 @@ const { performance } = require('perf_hooks')
 const { ANSWER_LINE_BYTES } = require('./answers')
 const { Pause } = require('./pause')
 
+const TIMER_MS_MAX = 2 ** 31 - 1 // of setTimeout, which takes more for 1
+
 // "unix:/path" or "tcp:ADDRESS:PORT". A name would have to be looked up, which takes as long as it takes; so ADDRESS is
 // numeric.
 function parse (address) {
@@ -38,7 +40,7 @@ class Channel {
     return new Promise((resolve) => {
       this.#waiting++
       call.resolve = resolve
-      call.timer = setTimeout(() => this.#look(call), deadlineMs)
+      call.timer = setTimeout(() => this.#look(call), Math.min(deadlineMs, TIMER_MS_MAX))
       this.#send(call)
     })
   }

@@ -119,7 +119,7 @@ class Question:
         self.line = None    # it is none
         self.holds = ttl is not None
         if self.holds:
-            verb = b"%s %d" % (verb, ttl * 1000)
+            verb = b"%s %d" % (verb, min(ttl * 1000, COST_MAX))
         elif wait > 0:
             verb = b"%s wait=%d" % (verb, min(wait * 1000, COST_MAX))
         if 1 <= len(self.tags) <= TAGS_MAX and costs is not None:

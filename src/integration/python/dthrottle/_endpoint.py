@@ -12,6 +12,7 @@ import typing
 DEFAULT_QUERY = "unix:/run/dthrottle/query.sock"
 DEFAULT_ASK = "unix:/run/dthrottle/ask.sock"
 DEFAULT_LEASE = "unix:/run/dthrottle/lease.sock"
+DEADLINE_MAX = 2e6    # seconds; poll takes little more
 _BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _CONNECTING = (errno.EINPROGRESS, errno.EINTR)
 

@@ -77,7 +77,7 @@ class _Channel:
         self._opened_at = 0.0
 
     async def exchange(self, data, readers, deadline):
-        call = Call(readers)
+        call, deadline = Call(readers), min(deadline, _endpoint.DEADLINE_MAX)
         if deadline <= 0:
             return [], Verdict.TIMED_OUT
         call.began = time.monotonic()

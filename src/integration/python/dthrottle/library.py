@@ -94,7 +94,7 @@ class LibraryThrottle(Throttle):
         return self._spoken.tags(1, [_VERDICTS[verdict]], None)[0]
 
     def _ms(self, deadline):
-        return math.ceil(1000 * (self.deadline if deadline is None else deadline))
+        return math.ceil(1000 * min(self.deadline if deadline is None else deadline, _endpoint.DEADLINE_MAX))
 
     def _open(self, place):
         if not self._handles:

@@ -74,7 +74,7 @@ class _Channel:
     def exchange(self, data, readers, deadline):
         """What has been answered, in the order of the questions, and the verdict on the others."""
         call, freed = Call(readers), self._freed
-        until = time.monotonic() + deadline
+        until = time.monotonic() + min(deadline, _endpoint.DEADLINE_MAX)
         with freed:
             failure = self._begin(call, until)
             if failure is not None:

@@ -8,6 +8,7 @@ module Dthrottle
   TAGS_MAX = 16
   COSTS = (0..2**32 - 1).freeze
   INDICATED_MAX = 1e12 # as at the daemon
+  DEADLINE_MAX = 2e6 # seconds; the library takes little more
   AROUND_BYTES = 12 # of a cost, and the blanks in front of it and of its tag
 
   # `verdict` is :serve, :throttle or, where nobody has decided, :timed_out, :unreachable, :bad_answer, :backing_off or
@@ -130,7 +131,7 @@ module Dthrottle
 
     def initialize(verb, tags, ttl: nil, wait: 0)
       @holds = !ttl.nil?
-      if @holds then verb = "#{verb} #{(ttl * 1000).to_i}"
+      if @holds then verb = "#{verb} #{[ttl * 1000, COSTS.last].min.to_i}"
       elsif wait * 1000 >= 1 then verb = "#{verb} wait=#{[(wait * 1000).to_i, COSTS.last].min}"
       end
       costs = Dthrottle.costs_of(tags)

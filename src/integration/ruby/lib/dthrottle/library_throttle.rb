@@ -74,7 +74,7 @@ module Dthrottle
     end
 
     def milliseconds(seconds)
-      (1000 * seconds).ceil
+      (1000 * [seconds, DEADLINE_MAX].min).ceil
     end
   end
 end

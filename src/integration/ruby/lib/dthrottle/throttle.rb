@@ -67,7 +67,7 @@ module Dthrottle
       begin
         return [[], :backing_off] unless @mutex.synchronize { @pause.begin(read, began) }
 
-        failure = attempt(questions, read, began + deadline)
+        failure = attempt(questions, read, began + [deadline, DEADLINE_MAX].min)
         @mutex.synchronize { failure ? @pause.failed(read, began, now) : @pause.answered(read) }
       ensure # an exception from outside, such as that of Timeout: nothing is known of the daemon
         @mutex.synchronize { @pause.forget(read) }
