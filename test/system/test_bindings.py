@@ -339,6 +339,19 @@ class RubyPackage(RubyPrograms):
             talk.call
             puts read.flatten.first"""), ["late", "throttle"])
 
+    def test_an_address_that_is_none_is_an_error_that_says_so(self):
+        wrong = ("", "unix:", "/path", "tcp:localhost:1", "tcp::1", "tcp:127.0.0.1:0", "tcp:127.0.0.1:65536",
+                 "tcp:127.0.0.1:99999", "tcp:127.0.0.1:1x", "tcp:1.2.3:4", "tcp:10.0.0.7/8:7311", "tcp:[127.0.0.1]:1",
+                 "tcp:::1:1", "tcp:[::1/64]:1", "tcp:[fe80::1%lo]:1")
+        self.assertEqual(self.said("""
+            ARGV.each do |address|
+              Dthrottle::Throttle.new(query: address)
+              puts address
+            rescue ArgumentError => error
+              puts error.message.start_with?("#{address} is neither unix:/path nor tcp:ADDRESS:PORT")
+            end""", *wrong, "unix:s", "tcp:127.0.0.1:65535", "tcp:[::1]:1"),
+                         len(wrong) * ["true"] + ["unix:s", "tcp:127.0.0.1:65535", "tcp:[::1]:1"])
+
     def test_a_call_that_an_exception_ends_leaves_nothing_behind(self):
         """Rack::Timeout ends the one call that finds out whether the daemon is back."""
         with Daemon(rule(burst=1, rate=0.001)) as daemon:

@@ -87,11 +87,14 @@ module Dthrottle
 
     # A name would have to be looked up, which takes as long as it takes; so ADDRESS is numeric.
     def parse(address)
-      case address
-      when /\Aunix:(.+)\z/m then Socket.sockaddr_un($1)
-      when /\Atcp:(?:\[([^\]]*)\]|([^:]*)):(\d{1,5})\z/ then Socket.sockaddr_in($3.to_i, IPAddr.new($1 || $2).to_s)
-      else raise ArgumentError, "#{address} is neither unix:/path nor tcp:ADDRESS:PORT"
-      end
+      return Socket.sockaddr_un($1) if /\Aunix:(.+)\z/m =~ address
+
+      _, six, four, port = */\Atcp:(?:\[([\h:.]+)\]|([\d.]+)):(\d{1,5})\z/.match(address)
+      raise IPAddr::Error unless port.to_i.between?(1, 65_535)
+
+      Socket.sockaddr_in(port.to_i, IPAddr.new(six || four, six ? Socket::AF_INET6 : Socket::AF_INET).to_s)
+    rescue IPAddr::Error
+      raise ArgumentError, "#{address} is neither unix:/path nor tcp:ADDRESS:PORT with a numeric address"
     end
 
     def begin_without_connections
