@@ -32,6 +32,8 @@ constexpr std::size_t kLineBytesMax = std::size_t{1} << 20;
 constexpr int kStops[] = {SIGINT, SIGTERM, SIGHUP};
 constexpr int kNotFound = 127;    // what shells say of a command that there is not
 
+constexpr std::size_t kClientBytesMax = 255;    // as libdthrottle takes it
+
 constexpr int kLookEveryMs = 200;    // whether we were told to end, while nothing comes
 
 volatile std::sig_atomic_t stopped_by = 0;
@@ -195,6 +197,13 @@ int Print(const RateResource& resource, double timeout_s) {
   ::_exit(EX_OK);    // without closing, which would release it
 }
 
+// What is wrong with the name of a client; empty: nothing.
+std::string WrongClient(const std::string& text) {
+  const auto is_blank = [](unsigned char c) { return c <= ' ' || c == 0x7f; };
+  const bool fits = text.size() <= kClientBytesMax && std::none_of(text.begin(), text.end(), is_blank);
+  return fits ? "" : fmt::format("\"{}\": must be at most {} bytes without blanks", text, kClientBytesMax);
+}
+
 int Parse(std::vector<std::string> words, Options& options) {
   CLI::App app(
       "Leases capacity. Without COMMAND it prints the lease, which lasts until it expires; with one it starts COMMAND "
@@ -209,7 +218,7 @@ int Parse(std::vector<std::string> words, Options& options) {
   app.add_option("--servers,-S", options.servers, "Lease servers, unix:/path or tcp:ADDRESS:PORT, with commas between")
       ->envname("DTHROTTLECTL_LEASE_SERVERS")
       ->capture_default_str();
-  app.add_option("--client,-c", options.client, "Who asks; the same one renews its lease");
+  app.add_option("--client,-c", options.client, "Who asks; the same one renews its lease")->check(WrongClient);
   app.add_option("--mode,-m", options.mode, "What to do when no server answers and the lease has expired")
       ->transform(CLI::CheckedTransformer(modes))
       ->default_str("pessimistic");

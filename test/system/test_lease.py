@@ -191,7 +191,10 @@ class Lease(ParallelTest):
                                       (("-S", "nowhere", "calls", "3"), 64, "nowhere"),
                                       (("-S", address, "calls", "much"), 64, "much"),
                                       (("-S", address, "calls"), 64, "WANTS"),
-                                      (("-S", address, "a b", "3"), 64, "a b")):
+                                      (("-S", address, "a b", "3"), 64, "a b"),
+                                      (("-S", address, "-c", "a b", "calls", "3"), 64, "--client: \"a b\""),
+                                      (("-S", address, "-c", "a\tb", "calls", "3"), 64, "--client: "),
+                                      (("-S", address, "-c", 256 * "x", "calls", "3"), 64, "255 bytes")):
                 done = ctl(*words)
                 self.assertEqual(done.returncode, code, done)
                 self.assertIn(text, done.stderr)
