@@ -111,6 +111,7 @@ Daemon::Daemon(std::string path, std::string runtime_dir, Settings settings, Lau
 
 void Daemon::Start() {
   sockets_.TakePassed(service_);
+  sockets_.CloseMoved();
   if (launch_.become) sockets_.OpenTcp();
   std::vector<std::string> files = {settings_.table.file, settings_.operators.limits_file, settings_.quota.file};
   for (const auto& front : front_ends_) files.push_back(EndpointsOf(settings_, front->key()).unix_path);

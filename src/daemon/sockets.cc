@@ -77,6 +77,37 @@ void Sockets::TakePassed(const Service& service) {
   }
 }
 
+// A socket of the service manager has the place of its key, and takes it from one at the address in the settings. A
+// Unix socket whose file was removed has none.
+bool Sockets::HasPlace(const HandedListener& listener) const {
+  const std::string &key = listener.key, &address = listener.address;
+  const auto& all = handed_.listeners;
+  const auto passed = [&](const HandedListener& l) { return l.key == key && l.address.empty(); };
+  for (const auto& front : front_ends_) {
+    const bool is_unix = key == SocketKey(*front, "unix");
+    if (!is_unix && key != SocketKey(*front, "tcp")) continue;
+    if (std::any_of(all.begin(), all.end(), passed)) return address.empty();
+    const Endpoints at = EndpointsOf(settings_, front->key());
+    if (is_unix) return address == at.unix_path && ::access(address.c_str(), F_OK) == 0;
+    return at.tcp.enabled() && address == FormatEndpoint(at.tcp);
+  }
+  return false;
+}
+
+void Sockets::CloseMoved() {
+  std::vector<HandedListener> kept;
+  for (const HandedListener& l : handed_.listeners) {
+    if (HasPlace(l)) {
+      kept.push_back(l);
+      continue;
+    }
+    log_.Notice("no longer on {}, which was {}", l.address, l.key);
+    if (l.address.starts_with('/')) ::unlink(l.address.c_str());
+    ::close(l.fd);
+  }
+  handed_.listeners = std::move(kept);
+}
+
 // For Listen, as if they had been handed over. A socket that the service manager has passed takes the place of one.
 void Sockets::OpenTcp() {
   for (const auto& front : front_ends_) {
@@ -99,7 +130,6 @@ void Sockets::Listen() {
     if (!passed.contains(SocketKey(*front, "unix"))) ListenUnix(*front, at);
     if (!passed.contains(SocketKey(*front, "tcp"))) ListenTcp(*front, at.tcp);
   }
-  CloseHanded();
 }
 
 void Sockets::ListenUnix(FrontEnd& front, const Endpoints& at) {
@@ -123,25 +153,15 @@ void Sockets::ListenTcp(FrontEnd& front, const Endpoint& endpoint) {
   ListenOn(fd >= 0 ? fd : Opened(dthrottle::ListenTcp(endpoint)), front, key, address);
 }
 
-// A listening socket that was left for this place, or -1. A Unix socket whose file was removed is none.
+// A listening socket that was left for this place, or -1.
 int Sockets::TakeHanded(const std::string& key, const std::string& address) {
   auto& left = handed_.listeners;
   const auto found =
       std::find_if(left.begin(), left.end(), [&](const auto& l) { return l.key == key && l.address == address; });
-  if (found == left.end() || (address.starts_with('/') && ::access(address.c_str(), F_OK) != 0)) return -1;
+  if (found == left.end()) return -1;
   const int fd = found->fd;
   left.erase(found);
   return fd;
-}
-
-// Sockets for which the settings have no place any more.
-void Sockets::CloseHanded() {
-  for (const HandedListener& l : std::exchange(handed_.listeners, {})) {
-    log_.Notice("no longer on {}, which was {}", l.address, l.key);
-    const bool in_use = std::find(files_.begin(), files_.end(), l.address) != files_.end();
-    if (l.address.starts_with('/') && !in_use) ::unlink(l.address.c_str());
-    ::close(l.fd);
-  }
 }
 
 void Sockets::ListenOn(int fd, FrontEnd& front, const std::string& key, const std::string& address) {

@@ -30,6 +30,7 @@ class Sockets final : public Part {
   // Each may be called once, in this order, and throws StartFailure. Sockets that the service manager opened take the
   // place of those in the settings, kind by kind.
   void TakePassed(const Service& service);
+  void CloseMoved();    // handed sockets without a place in the settings, before anything opens at their addresses
   void OpenTcp();    // those for which a start as root is needed
   void Listen();
 
@@ -68,11 +69,11 @@ class Sockets final : public Part {
   };
 
   FrontEnd& FrontOf(std::string_view name) const;
+  bool HasPlace(const HandedListener& listener) const;
   void ListenUnix(FrontEnd& front, const Endpoints& at);
   void ListenTcp(FrontEnd& front, const Endpoint& endpoint);
   void ListenOn(int fd, FrontEnd& front, const std::string& key, const std::string& address);
   int TakeHanded(const std::string& key, const std::string& address);
-  void CloseHanded();
   PlaceBounds BoundsOf(const Place& listening) const;
   void OnConnection(FrontEnd& front, int fd);
   bool OnCrowd(FrontEnd& front, const std::string& place, int fd, Places::Answer answer);

@@ -457,6 +457,26 @@ class Sockets(SystemTest):
             daemon.query_path = moved
             self.assertEqual(daemon.ask(["C"]), ["OK"])
 
+    def test_an_address_that_overlaps_with_that_of_before_or_was_another_sockets_is_opened(self):
+        def becomes(**sections):
+            daemon.settings_path.write_text(settings_text(daemon.directory, rule(burst=PLENTY), **sections))
+            upgrade(daemon)
+            sock.sendall(b"C\n")
+            self.assertEqual(sock.recv(9), b"OK\n")
+
+        with AskDaemon(rule(burst=PLENTY), page={"entries": 64}) as daemon, daemon.connect(tcp=True) as sock:
+            query, ask, port = daemon.query_path, daemon.ask_path, daemon.tcp_port
+            for address in (f"0.0.0.0:{port}", f"127.0.0.1:{port}"):
+                becomes(query={"tcp": address}, ask={"unix": ask})
+                self.assertEqual(daemon.ask(["C"], tcp=True), ["OK"])
+            becomes(query={"tcp": "", "unix": ask}, ask={"unix": query}, page={"entries": 64},
+                    resp={"tcp": f"127.0.0.1:{port}"})
+            with Asker(query) as asker, Asker(("127.0.0.1", port)) as redis:
+                self.assertEqual(asker.ask("peek 0 D"), f"OK {PLENTY}")
+                self.assertEqual(redis.ask("PING"), "+PONG\r")
+            becomes(query={"tcp": ""}, peers={"bind": f"tcp://127.0.0.1:{port}"})
+            self.assertFalse(os.path.exists(ask))
+
     def test_a_socket_file_that_somebody_removed_is_made_anew(self):
         with Daemon(rule()) as daemon:
             os.unlink(daemon.query_path)
@@ -538,6 +558,14 @@ class Refused(SystemTest):
         with Daemon(rule()) as daemon:
             daemon.settings_path.write_text("[[rule]]\nburst = 0\n")
             self.refuses(daemon, "rule.burst = 0")
+
+    def test_a_directory_that_is_not_there(self):
+        with Daemon(rule()) as daemon:
+            for section, key in (("query", "unix"), ("admin", "http_unix"), ("table", "file")):
+                missing = f"{daemon.directory}/missing/file"
+                daemon.settings_path.write_text(settings_text(daemon.directory, rule(), **{section: {key: missing}}))
+                self.refuses(daemon, f'{section}.{key} = "{missing}": {daemon.directory}/missing/: No such file')
+                self.assertEqual(run(DTHROTTLED, "--check", daemon.settings_path).returncode, 0)
 
     def test_a_program_that_is_not_there(self):
         with self.daemon_of(rule()) as daemon:
