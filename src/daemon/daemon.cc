@@ -260,7 +260,7 @@ void Daemon::MakeParts() {
                                                       TenantsOf(&Feature::tenant)));
   running_->peering->Start(handed_.Take("peers").bytes, front_host_.took_over());
   running_->list.push_back(&running_->shedding.emplace(&loop_, *running_->table_limiter, settings_, log_));
-  running_->shedding->Reload();
+  running_->shedding->Start(handed_.Take(Shedding::kSection).bytes);
   running_->list.push_back(&running_->retention_watch.emplace(&loop_, *running_->table_limiter, log_));
   running_->list.push_back(
       &running_->own_limits_watch.emplace(&loop_, *running_->table_limiter, *running_->reloading, log_));

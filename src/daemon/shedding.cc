@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "base/check.h"
+#include "base/state.h"
 #include "config/values.h"
 #include "io/clock.h"
 #include "io/thread_pool.h"
@@ -23,6 +24,14 @@ struct Shedding::Measurement {
 
 namespace {
 
+struct KeptReport {
+  static constexpr std::uint32_t kVersion = 1;
+  double value = 0;
+  Instant at{};
+
+  static void Fields(auto& state, auto& self) { state(self.value, self.at); }
+};
+
 std::string Shown(ShedSignal signal, double value) {
   if (IsMemory(signal)) return FormatBytes(static_cast<std::uint64_t>(std::clamp(value, 0.0, 0x1p63)));
   return FormatNumber(value) + (signal == ShedSignal::kPressure ? "%" : "");
@@ -36,7 +45,25 @@ Shedding::Shedding(uv_loop_t* loop, Limiter& limiter, const Settings& settings, 
   timer_.data = this;
 }
 
-void Shedding::Reload() {
+void Shedding::Start(std::string_view left) {
+  Follow();
+  const Instant now = Now();
+  KeptReport kept;
+  if (signal_ != ShedSignal::kReported || !ReadState(left, KeptReport::kVersion, kept)) return;
+  if (now - kept.at > settings_.shed.expiry) return;
+  sample_ = Sample{{kept.value, 0}, kept.at};
+  note_.clear();
+  Apply(now);
+}
+
+// What is measured is measured again; nobody may report the same again before it expires.
+void Shedding::Keep(std::vector<HandedSection>& sections) const {
+  if (signal_ != ShedSignal::kReported || !sample_) return;
+  sections.push_back({kSection, -1, WriteState(KeptReport::kVersion, KeptReport{sample_->reading.value, sample_->at})});
+}
+
+// The settings and the rules in force.
+void Shedding::Follow() {
   const auto& shed = settings_.shed;
   active_ = limiter_.rules().shed_priorities().any();
   if (shed.signal != signal_ || shed.cgroup != cgroup_ || !active_) sample_.reset(), failing_ = false;

@@ -9,6 +9,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "admin/snapshot.h"
 #include "config/settings.h"
@@ -21,18 +23,23 @@ namespace dthrottle {
 
 class Shedding final : public Part {
  public:
+  static constexpr const char* kSection = "shed";
+
   // All must outlive it.
   Shedding(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Log& log);
 
-  // At the start, and when other settings and rules are in force.
-  void Reload();
-  void Reload(std::vector<std::string>&) override { Reload(); }
+  // Begins, with what was reported to the program before: `left` by its Keep.
+  void Start(std::string_view left);
+
+  void Reload(std::vector<std::string>&) override { Follow(); }
 
   // A value for ShedSignal::kReported, in force at once. The reason if it is not wanted.
   Result<void> Report(double value);
 
   ShedStatus Status() const;
   void Count(ProcessCounts& counts) const override { counts.shed = Counts(); }
+
+  void Keep(std::vector<HandedSection>& sections) const override;
 
   void Close() override;
 
@@ -44,6 +51,7 @@ class Shedding final : public Part {
   };
 
   ShedCounts Counts() const;
+  void Follow();
   void OnTimer();
   void Measure();
   void OnMeasured(const Measurement& measurement);

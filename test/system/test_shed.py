@@ -11,6 +11,7 @@ import unittest
 
 from common import ParallelTest, SystemTest
 from daemon import DTHROTTLECTL, Daemon, fresh_directory, rule, run, wait_until
+from test_upgrade import upgrade
 
 MIB = 1 << 20
 LOW, HIGH = 3_000_000_000, 3_221_225_472    # the source's example
@@ -199,6 +200,24 @@ class OtherSignals(ParallelTest):
             stats = daemon.stats()
             self.assertEqual((stats["shed_expired"], stats["shed_blind"]), (1, 1))
             self.assertEqual(daemon.log.count("is older than shed.expiry"), 1)
+
+    def test_a_reported_value_is_in_force_over_an_upgrade_and_a_restart_until_it_expires(self):
+        limits = [rule(name="all", burst=10**6, shed=True)]
+        with shedding(*limits, signal="reported", low=100, high=200, expiry="1h") as daemon:
+            daemon.admin("shed 200")
+            for another in (upgrade, Daemon.restart):
+                age = daemon.admin_json("shed")["age_s"]
+                another(daemon)
+                self.assertEqual(daemon.served("C", 20), 0)
+                self.assertGreater(daemon.admin_json("shed")["age_s"], age)
+            daemon.stop()
+            daemon._sections["shed"]["expiry"] = "200ms"
+            daemon.write_settings(*limits)
+            time.sleep(0.2)
+            daemon.start()
+            self.assertEqual(daemon.served("C", 20), 20)
+            self.assertEqual(daemon.admin_json("shed")["note"], "nothing is reported")
+            self.assertNotIn("is older than shed.expiry", daemon.log)
 
     def test_the_curve_is_the_one_that_is_set(self):
         for curve, probability in (("linear", 0.25), ("step", 1)):
