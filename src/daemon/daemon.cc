@@ -31,6 +31,7 @@ uv_loop_t* Opened(uv_loop_t& loop) {
 }
 
 constexpr const char* kKeysSection = "table keys";
+constexpr const char* kFileSection = "table file";    // its path
 
 // Connections that an upgrade keeps name their places by hashes of tags, so these have to stay what they are also where
 // the next program starts a table afresh.
@@ -87,6 +88,7 @@ Daemon::Daemon(std::string path, std::string runtime_dir, Settings settings, Lau
                         .rules_since = [this] { return running_->rules_since; }})),
       sockets_(&loop_, front_ends_, settings_, log_, handed_) {
   if (front_host_.took_over()) handed_at_ = handed_.held_at;
+  table_before_ = handed_.Take(kFileSection).bytes;
   orders_.emplace(&loop_, service_,
                   Orders::Takers{.stop = [this](int signal) { Stop(signal); },
                                  .reload =
@@ -317,6 +319,7 @@ Handover Daemon::Left() const {
   for (const Part* const part : running_->list) part->Keep(handover.sections);
   handover.sections.push_back(running_->memory->Left(running_->table_limiter->Notes()));
   handover.sections.push_back(LeftKeys(running_->table_limiter->table().keys()));
+  handover.sections.push_back({kFileSection, -1, settings_.table.file});
   return handover;
 }
 
@@ -352,21 +355,21 @@ void Daemon::OnDrained() {
   if (!drains_last_) return Drain(true);
   log_.WaitForRoom();
   Close();
-  KeepSections(Now());
+  KeepSections(Now(), settings_.table.file);
   log_.Notice("left");
 }
 
-// For the next start, once all parts are closed. Sections that no part has taken stay as they are, but for those about a
-// descriptor.
-void Daemon::KeepSections(Instant written) {
+// For the next start, beside `table`, once all parts are closed. Sections that no part has taken stay as they are, but
+// for those about a descriptor.
+void Daemon::KeepSections(Instant written, const std::string& table) {
   KeptSections kept{written, std::exchange(handed_.sections, {})};
   for (HandedSection& left : kept.sections) {
     if (left.key == Counting::kSection && left.fd >= 0) Counting::Pack(left);
   }
   std::erase_if(kept.sections, [](const HandedSection& left) { return left.fd >= 0; });
   for (const Part* const part : running_->list) part->Keep(kept.sections);
-  if (settings_.table.file.empty() || kept.sections.empty()) return;
-  const auto done = WriteKeptState(KeptStatePath(settings_.table.file), kept);
+  if (table.empty() || kept.sections.empty()) return;
+  const auto done = WriteKeptState(KeptStatePath(table), kept);
   if (!done) log_.Warning("{}; the next start begins anew with its peers", done.error().message);
 }
 
@@ -380,7 +383,7 @@ void Daemon::Close() {
 Daemon::~Daemon() {
   if (!stopping_) {    // it never ran
     Close();
-    if (handed_at_) KeepSections(*handed_at_);
+    if (handed_at_) KeepSections(*handed_at_, table_before_.empty() ? settings_.table.file : table_before_);
   }
   uv_run(&loop_, UV_RUN_DEFAULT);
   DT_CHECK(uv_loop_close(&loop_) == 0);

@@ -49,12 +49,13 @@ class Daemon {
   void Drain(bool last);
   void OnDrained();
   void Close();
-  void KeepSections(Instant written);
+  void KeepSections(Instant written, const std::string& table);
 
   const std::string path_, runtime_dir_;
   const Launch launch_;
   Handover handed_;                     // what is not in use yet
   std::optional<Instant> handed_at_;    // when that was left; none: nothing was
+  std::string table_before_;            // the table.file of the program before; empty: it had none, or there was none
   Log& log_;
   const Service service_{};
   const std::unique_ptr<Running> running_;

@@ -607,6 +607,24 @@ class Refused(SystemTest):
             self.assertEqual(daemon.ask(["C"]), ["OK"])
 
 
+class Failed(SystemTest):
+    def test_a_start_that_fails_leaves_what_a_stop_would_have_left_also_where_the_table_was_to_be_another(self):
+        limit = rule(burst=5, **{"penalty.after": 3, "penalty.lasts": "1h"})
+        with socket.create_server(("127.0.0.1", 0)) as other, Daemon(limit) as daemon:
+            daemon.ask(["C"] * 20)
+            self.assertEqual(len(daemon.admin_json("penalties")), 1)
+            elsewhere = daemon.directory / "elsewhere"
+            elsewhere.mkdir()
+            daemon.settings_path.write_text(settings_text(
+                daemon.directory, limit, table={"file": f"{elsewhere}/table"},
+                query={"tcp": f"127.0.0.1:{other.getsockname()[1]}"}))
+            daemon.signal(signal.SIGUSR2)
+            daemon.wait_exit(EX_UNAVAILABLE)
+            daemon.write_settings(limit)
+            daemon.start()
+            self.assertEqual(len(daemon.admin_json("penalties")), 1)
+
+
 class Orders(SystemTest):
     """Signals and commands that meet an upgrade."""
 
