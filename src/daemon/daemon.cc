@@ -211,6 +211,14 @@ void Daemon::TakeKeptSections() {
   handed_.sections = std::move(sections->sections);
 }
 
+void Daemon::MakeHolding() {
+  const HandedSection left = handed_.Take(Holding::kSection);
+  Limiter& limiter = *running_->table_limiter;
+  if (!Holding::IsWanted(settings_)) return Holding::Dismiss(limiter, settings_, left);
+  running_->holding.emplace(&loop_, limiter, settings_, left, front_host_.took_over());
+  running_->list.push_back(&*running_->holding);
+}
+
 // A part that cannot start throws, with the parts before it in the list.
 void Daemon::MakeParts() {
   running_->reloading.emplace(Reloading::Host{.loop = &loop_,
@@ -249,10 +257,7 @@ void Daemon::MakeParts() {
                                                        handed_.Take(Counting::kSection)));
   running_->list.push_back(
       &running_->penalizing.emplace(*running_->table_limiter, handed_.Take(Penalizing::kSection).bytes));
-  if (const HandedSection left = handed_.Take(Holding::kSection); Holding::IsWanted(settings_)) {
-    running_->holding.emplace(&loop_, *running_->table_limiter, settings_, left, front_host_.took_over());
-    running_->list.push_back(&*running_->holding);
-  }
+  MakeHolding();
   for (const auto& feature : features_) {
     running_->list.push_back(feature.get());
     feature->Start();

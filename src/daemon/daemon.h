@@ -39,6 +39,7 @@ class Daemon {
   void MakeLimiter();
   std::shared_ptr<const Rulebook> RulesOf(std::uint64_t fingerprint) const;
   void SayTable(bool other_rules);
+  void MakeHolding();
   void MakeParts();
   std::vector<Amendment> Amendments() const;
   std::vector<Tenant*> TenantsOf(Tenant* (Feature::*which)()) const;

@@ -1,5 +1,8 @@
 #include "daemon/holding.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstddef>
 
 #include "config/listeners.h"
@@ -13,6 +16,15 @@ namespace {
 
 constexpr std::size_t kEndedPerLook = 16;    // at the clock
 
+// Beside the table, or without a name as it.
+std::string PathOf(const Settings& settings) {
+  return settings.table.file.empty() ? "" : settings.table.file + ".holds";
+}
+
+Holds::Settle SettleBy(Limiter& limiter) {
+  return [&](const Payment& paid, Cost actual, Instant now) { limiter.Settle(paid, actual, now); };
+}
+
 }    // namespace
 
 bool Holding::IsWanted(const Settings& settings) {
@@ -23,9 +35,8 @@ bool Holding::IsWanted(const Settings& settings) {
 Holding::Holding(uv_loop_t* loop, Limiter& limiter, const Settings& settings, const HandedSection& left, bool took_over)
     : settings_(settings) {
   OpenRegion(left);
-  holds_ = std::make_unique<Holds>(
-      [&](const Payment& paid, Cost actual, Instant now) { limiter.Settle(paid, actual, now); }, region_->bytes(),
-      settings.hold.max_holds, ReadBootId(), FreshNumber());
+  holds_ = std::make_unique<Holds>(SettleBy(limiter), region_->bytes(), settings.hold.max_holds, ReadBootId(),
+                                   FreshNumber());
   holds_->SetTtlMax(settings.hold.max_ttl);
   if (!took_over) holds_->ReleaseBound(Now());
   slices_.emplace(loop, Slices::Work{[this](Instant end) { return EndSome(end); }, [this] { return holds_->next(); }});
@@ -33,9 +44,23 @@ Holding::Holding(uv_loop_t* loop, Limiter& limiter, const Settings& settings, co
   slices_->Start();
 }
 
-// Beside the table, or without a name as it.
+void Holding::Dismiss(Limiter& limiter, const Settings& settings, const HandedSection& left) {
+  const std::string path = PathOf(settings);
+  const bool any = path.empty() ? left.fd >= 0 : ::access(path.c_str(), F_OK) == 0;    // of this table
+  if (!any) {
+    if (left.fd >= 0) ::close(left.fd);
+    return;
+  }
+  const Fit as_it_is = [](std::span<std::byte> held, std::size_t wanted) { return std::max(wanted, held.size()); };
+  const auto region =
+      MappedRegion::OpenOrAdopt(path, HoldTable::RegionBytes(1), HoldTable::IsHoldTable, left.fd, as_it_is);
+  if (!region) return;
+  Holds holds(SettleBy(limiter), region->bytes(), 1, ReadBootId(), FreshNumber());
+  path.empty() ? holds.ReleaseAll(Now()) : holds.ReleaseBound(Now());
+}
+
 void Holding::OpenRegion(const HandedSection& left) {
-  const std::string path = settings_.table.file.empty() ? "" : settings_.table.file + ".holds";
+  const std::string path = PathOf(settings_);
   const std::size_t bytes = HoldTable::RegionBytes(settings_.hold.max_holds);
   const Fit fit = [](std::span<std::byte> held, std::size_t wanted) {
     return std::max(wanted, HoldTable::BytesInUse(held, ReadBootId()));

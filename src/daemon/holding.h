@@ -30,6 +30,10 @@ class Holding final : public Part {
   // StartFailure.
   Holding(uv_loop_t* loop, Limiter& limiter, const Settings& settings, const HandedSection& left, bool took_over);
 
+  // Where it is not wanted, in its place: gives back what was bound to connections, of what a program before has left.
+  // Other holds wait in their file; those in memory without a name end too.
+  static void Dismiss(Limiter& limiter, const Settings& settings, const HandedSection& left);
+
   Holds& holds() { return *holds_; }
 
   void Reload(std::vector<std::string>& problems) override;

@@ -10,6 +10,10 @@ void Holds::ReleaseBound(Instant now) {
   });
 }
 
+void Holds::ReleaseAll(Instant now) {
+  table_.ForEachOpen([&](const HoldRecord& record) { Release(record.id, now); });
+}
+
 HoldId Holds::Keep(std::span<const Payment> paid, Holder* holder, Instant until) {
   const Instant before = next();
   const HoldId id = table_.Add(paid, until, holder != nullptr);

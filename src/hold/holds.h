@@ -58,6 +58,8 @@ class Holds {
 
   // Ends what was bound to connections of a process that is no more.
   void ReleaseBound(Instant now);
+  // Ends all that is open.
+  void ReleaseAll(Instant now);
 
   // How many more there is room for.
   std::size_t room() const { return table_.holds() - std::min(table_.open(), table_.holds()); }

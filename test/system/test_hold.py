@@ -1,6 +1,8 @@
 """What is taken for a while: holds over kills and clients that die, and places that come back with their connection."""
 
 import contextlib
+import os
+import pathlib
 import random
 import signal
 import subprocess
@@ -9,7 +11,7 @@ import time
 import unittest
 
 from common import SystemTest, report
-from daemon import SANITIZED, rule, wait_until
+from daemon import SANITIZED, rule, settings_text, wait_until
 from fleet import Fleet, wait_all_hear, wait_owners_hear
 from test_ask import Asker, AskDaemon, ask_port
 from test_upgrade import upgrade
@@ -132,6 +134,33 @@ class Holds(SystemTest):
                         self.assertEqual(asker.ask(f"release {number}"), "OK released")
                     self.assertEqual(asker.ask("hold 600000 5 a").split()[0], "OK")
                 self.assertAlmostEqual(level(daemon, "a"), 995, delta=0.9)
+
+    def test_holds_of_connections_end_where_an_upgrade_takes_questions_or_holds_away(self):
+        def becomes(**sections):
+            daemon.settings_path.write_text(settings_text(
+                daemon.directory, rule(name="all", burst=1000), table=table, **sections))
+            upgrade(daemon)
+
+        def nameless():
+            links = [os.readlink(link) for link in pathlib.Path(f"/proc/{daemon.pid}/fd").iterdir()]
+            return sum("memfd:dthrottle-table" in link for link in links)
+
+        for table, lives, memories in (({}, 1, [0, 0]), ({"file": ""}, 0, [2, 1])):
+            for asks in (False, True):
+                with self.subTest(table=table, asks=asks), \
+                        AskDaemon(rule(name="all", burst=1000), table=table) as daemon, Asker(daemon.ask_path) as asker:
+                    ask = {"unix": daemon.ask_path}
+                    self.assertEqual(asker.ask("hold 600000 here 300 a").split()[0], "OK")
+                    number = asker.ask("hold 600000 200 b").split()[1]
+                    seen = [nameless()]
+                    becomes(**({"ask": ask, "hold": {"max_holds": 0}} if asks else {}))
+                    self.assertAlmostEqual(level(daemon, "a"), 1000, delta=0.01)
+                    self.assertEqual([*seen, nameless()], memories)
+                    becomes(ask=ask)
+                    self.assertAlmostEqual(level(daemon, "a"), 1000, delta=0.01)
+                    self.assertAlmostEqual(level(daemon, "b"), 1000 - 200 * lives, delta=0.01)
+                    with Asker(daemon.ask_path) as other:
+                        self.assertEqual(other.ask(f"commit {number} 50"), "OK committed 50" if lives else "NO unknown")
 
     def test_hosts_together_serve_no_more_than_the_limit_when_estimates_hold(self):
         """Two hosts hold until both are refused; what was not needed does not make them serve more than the limit."""
