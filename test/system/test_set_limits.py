@@ -18,6 +18,7 @@ from test_upgrade import upgrade
 
 EX_USAGE, EX_DATAERR = 64, 65
 TOKEN = "a token of 24 characters"
+A_MINUTE = r"^in (1m|5\ds)$"    # by what is shown some seconds later at most
 MANY = 64 if FIGURES else 8
 
 
@@ -224,6 +225,15 @@ class OneHost(ParallelTest):
             daemon.kill()
             daemon.start()
             self.assertEqual(bursts(), (3, 3, 7))
+
+    @unittest.skipIf(SANITIZED, "a sanitizer does not let another library come first")
+    def test_a_limit_that_is_set_after_the_clock_went_back_lasts_as_long_as_was_asked(self):
+        with Date() as date, Daemon(rule(name="all", burst=10), wrapper=date.wrapper()) as daemon:
+            for command in ("set tag 5 1 - C", "set rule 5 1 - all"):
+                self.assertNotIn("error", daemon.admin(f"limit {command}"))
+            date.jump("-600s")
+            for command in ("set tag 3 1 1m C", "set rule 3 1 1m all", "rules 1m rule = [{ burst = 2, rate = 1.0 }]"):
+                self.assertRegex(daemon.admin_json(f"limit {command}")["ends"], A_MINUTE)
 
     def test_a_limit_that_cannot_be_kept_says_so(self):
         directory = fresh_directory() / "kept"
@@ -495,6 +505,29 @@ class Post(ParallelTest):
                 for word, line in zip(words, said):
                     self.assertIn(word, line)
                     self.assertIn(line, daemon.log)
+
+    @unittest.skipIf(SANITIZED, "a sanitizer does not let another library come first")
+    def test_a_signed_limit_that_replaces_one_from_ahead_lasts_as_long_as_was_asked(self):
+        alice = Operator()
+        token = alice.directory / "token"
+        token.write_text(TOKEN + "\n")
+        token.chmod(0o600)
+        operator = {"keys": [alice.line], "http_token_file": str(token), "http_key_file": alice.file}
+        admin = {"http": "127.0.0.1:0", "audit": True}
+        with Date() as date, Daemon(rule(burst=10), admin=admin, operator=operator) as daemon:
+            date.jump("+240s")
+
+            def ends_of_the_next(set_limit):
+                alice.limit(daemon, "set", "C", "5", "1", wrapper=date.wrapper())
+                set_limit()
+                return daemon.admin_json("limit list")[0]["ends"]
+
+            signed = ends_of_the_next(lambda: alice.limit(daemon, "set", "C", "6", "1", "--for", "1m"))
+            self.assertRegex(signed, A_MINUTE)
+            self.assertRegex(daemon.log, r"put of alice: tag C, burst 6, rate 1/s, for (1m|5\ds)\n")
+            posted = ends_of_the_next(lambda: self.post(daemon, "/limit?tag=C&burst=7&rate=1&for=1m"))
+            self.assertRegex(posted, A_MINUTE)
+            wait_until(lambda: burst(daemon, "C") == 7, "it is in force")
 
     def test_without_a_token_nothing_is_posted(self):
         with Daemon(rule(), admin={"http": "127.0.0.1:0"}) as daemon:

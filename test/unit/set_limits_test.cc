@@ -138,13 +138,20 @@ TEST_CASE("a set limit is refused with what is wrong with it") {
 
 TEST_CASE("a limit of a tag that no settings file may have is not set, and can be cleared") {
   const auto asked = [](LimitOf of, std::string_view name, bool clears) {
-    return LimitAsked(of, name, clears ? "" : "5", clears ? "" : "1", "", kToday).has_value();
+    return LimitAsked(of, name, clears ? "" : "5", clears ? "" : "1", "", {kToday, kToday}).has_value();
   };
   for (const char* name : {"a\nb", "\n", "a\r"}) {
     CHECK_FALSE(asked(LimitOf::kTag, name, false));
     CHECK(asked(LimitOf::kTag, name, true));
   }
   for (const char* name : {"a\rb", "\xff", ""}) CHECK(asked(LimitOf::kTag, name, false));
+}
+
+TEST_CASE("a limit ends by the clock where it is set, though its stamp is ahead") {
+  const auto asked = LimitAsked(LimitOf::kTag, "x", "5", "1", "1m", {.stamp = kToday + 10min, .wall = kToday + 1ns});
+  REQUIRE(asked);
+  CHECK(asked->stamp == kToday + 10min);
+  CHECK(asked->until == kToday + 1min);
 }
 
 TEST_CASE("of a tag the newest limit counts, and an old one that comes again changes nothing") {

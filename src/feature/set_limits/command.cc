@@ -46,7 +46,9 @@ std::string SetLimitsFeature::Audited(std::string_view argument) const {
   std::string what = of_rules ? "rules" : fmt::format("{} {}", Name(limit.of), EscapeTag(limit.name));
   if (limit.clears) return fmt::format("put of {}: clear {}", By(*put), what);
   if (!of_rules) what += fmt::format(", burst {:g}, rate {:g}/s", limit.burst, limit.rate);
-  const std::string span = limit.until == Duration() ? "" : ", for " + SpanText(limit.until - limit.stamp);
+  const Duration from = std::min(limit.stamp, WallClock());    // the stamp may be ahead
+  const Duration left = std::max(limit.until - from, Duration());
+  const std::string span = limit.until == Duration() ? "" : ", for " + SpanText(left);
   return fmt::format("put of {}: {}{}", By(*put), what, span);
 }
 
@@ -78,11 +80,11 @@ void SetLimitsFeature::Run(std::string_view argument, std::function<void(Json)> 
   }
   const auto name = UnescapeTag(argument);
   if (!name) return reply(ErrorAnswer(name.error().message));
-  if (verb == "stamp") return reply(Json{{"stamp", StampFor(*of, *name) / std::chrono::microseconds(1)}});
+  if (verb == "stamp") return reply(Json{{"stamp", NowFor(*of, *name).stamp / std::chrono::microseconds(1)}});
   if (*of == LimitOf::kRules && (verb == "clear") != name->empty()) {
     return reply(ErrorAnswer("limit rules TIME TEXT, with \"-\" for TIME if it has none; or limit clear rules"));
   }
-  const auto asked = LimitAsked(*of, *name, burst, rate, time == "-" ? "" : time, StampFor(*of, *name));
+  const auto asked = LimitAsked(*of, *name, burst, rate, time == "-" ? "" : time, NowFor(*of, *name));
   if (!asked) return reply(ErrorAnswer(asked.error().message));
   set(Authorized(*asked, false));
 }

@@ -65,7 +65,7 @@ int SetSigned(const Words& words, const std::string& name, const Ask& ask, const
   Duration newer{};
   if (!TakeWord(line, "stamp") || !ReadDate(NextWord(line), newer)) return fmt::print(stderr, "{}", *answer), kRefused;
   const Duration wall = WallClock();
-  const auto limit = LimitAsked(of, name, words.burst, words.rate, words.time, std::max(wall, newer));
+  const auto limit = LimitAsked(of, name, words.burst, words.rate, words.time, {std::max(wall, newer), wall});
   if (!limit) return Complain(limit.error().message, EX_USAGE);
   if (SetLimits::IsAhead(*limit, wall)) {    // a host could keep the line, and bring it at that date
     return Complain("the date of what it would replace lies more than 5 minutes ahead of this host's clock", kRefused);
@@ -80,7 +80,8 @@ int Set(const Words& words, const Ask& ask, const Get& get) {
   if (words.of_rules && words.clears != name->empty()) {
     return Complain("limit rules takes a text that is not empty, or --clear", EX_USAGE);
   }
-  const auto limit = LimitAsked(words.of(), *name, words.burst, words.rate, words.time, WallClock());
+  const Duration wall = WallClock();
+  const auto limit = LimitAsked(words.of(), *name, words.burst, words.rate, words.time, {wall, wall});
   if (!limit) return Complain(limit.error().message, EX_USAGE);
   if (!words.key_file.empty()) return SetSigned(words, *name, ask, get);
   const std::string escaped = EscapeTag(*name);

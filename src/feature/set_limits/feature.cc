@@ -199,9 +199,10 @@ Result<SignedLimit> SetLimitsFeature::Authorized(const SetLimit& limit, bool wit
                            : kUnsigned);
 }
 
-Duration SetLimitsFeature::StampFor(LimitOf of, std::string_view name) const {
+SetAt SetLimitsFeature::NowFor(LimitOf of, std::string_view name) const {
+  const Duration wall = WallClock();
   const std::lock_guard lock(mutex_);
-  return set_.StampFor(of, name, WallClock());
+  return {set_.StampFor(of, name, wall), wall};
 }
 
 Result<void> SetLimitsFeature::Accept(SignedLimit limit) {

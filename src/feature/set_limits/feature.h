@@ -70,7 +70,7 @@ class SetLimitsFeature final : public Feature {
 
   static void Nobody(const std::string&) {}    // waits
   bool HasAny() const;    // limits, whether they hold or not
-  Duration StampFor(LimitOf of, std::string_view name) const;
+  SetAt NowFor(LimitOf of, std::string_view name) const;    // of a limit that is set here
   Result<void> Accept(SignedLimit limit);
   void Set(SignedLimit limit, std::function<void(Json)> reply);
   void CheckAndSet(SignedLimit limit, std::function<void(Json)> reply);

@@ -26,9 +26,9 @@ Extension::Answer SetLimitsFeature::Post(const Posted& posted) {
   }
   const LimitOf of = rule != nullptr ? LimitOf::kRule : LimitOf::kTag;
   const std::string& name = rule != nullptr ? *rule : *tag;
-  const Duration stamp = StampFor(of, name);
-  const auto asked = clears ? LimitAsked(of, name, "", "", "", stamp)
-                            : LimitAsked(of, name, given("burst"), given("rate"), given("for"), stamp);
+  const SetAt now = NowFor(of, name);
+  const auto asked = clears ? LimitAsked(of, name, "", "", "", now)
+                            : LimitAsked(of, name, given("burst"), given("rate"), given("for"), now);
   if (!asked) return {400, asked.error().message};
   const auto authorized = Authorized(*asked, true);
   if (!authorized) return {409, authorized.error().message};

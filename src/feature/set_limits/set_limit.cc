@@ -130,11 +130,11 @@ Result<SetLimit> ParseLimit(std::string_view text) {
 }
 
 Result<SetLimit> LimitAsked(LimitOf of, std::string_view name, std::string_view burst, std::string_view rate,
-                            std::string_view time, Duration stamp) {
+                            std::string_view time, SetAt at) {
   const bool of_rules = of == LimitOf::kRules;
   SetLimit limit{.of = of, .name = std::string(name)};
   limit.clears = of_rules ? name.empty() : burst.empty() && rate.empty();
-  limit.stamp = std::chrono::floor<microseconds>(stamp);
+  limit.stamp = std::chrono::floor<microseconds>(at.stamp);
   if (of == LimitOf::kTag && !limit.clears && (name.find('\n') != std::string_view::npos || name.ends_with('\r'))) {
     return Fail("the tag must be without LF and without CR at its end");
   }
@@ -156,7 +156,7 @@ Result<SetLimit> LimitAsked(LimitOf of, std::string_view name, std::string_view 
     if (!span || *span < std::chrono::seconds(1) || *span > std::chrono::hours(24 * 366)) {
       return Fail("the time must be a duration such as \"90s\" or \"1h\" from 1s to 366d");
     }
-    limit.until = limit.stamp + std::chrono::floor<microseconds>(*span);
+    limit.until = std::chrono::floor<microseconds>(at.wall + *span);
   }
   return ParseLimit(TextOf(limit));    // which looks at the numbers
 }

@@ -49,10 +49,15 @@ std::string TextOf(const SetLimit& limit);
 // Fails on anything that TextOf does not write, and on numbers that settings do not allow.
 Result<SetLimit> ParseLimit(std::string_view text);
 
-// A limit as somebody asks for it, set at `stamp`: `burst` a number, `rate` a number or text such as "60/m", `time` how
-// long it holds or empty. Without burst and rate it clears; rules do if there are none.
+// When a limit is set, since 1970. The stamp is ahead of the clock where the limit replaces one with such a stamp.
+struct SetAt {
+  Duration stamp{}, wall{};
+};
+
+// A limit as somebody asks for it: `burst` a number, `rate` a number or text such as "60/m", `time` how long it holds
+// from `at.wall` on, or empty. Without burst and rate it clears; rules do if there are none.
 Result<SetLimit> LimitAsked(LimitOf of, std::string_view name, std::string_view burst, std::string_view rate,
-                            std::string_view time, Duration stamp);
+                            std::string_view time, SetAt at);
 
 // A limit, and who has set it. A host's own operator may set limits without a key, for that host alone: `key` and
 // `signature` are empty.
