@@ -235,6 +235,15 @@ class OneHost(ParallelTest):
             for command in ("set tag 3 1 1m C", "set rule 3 1 1m all", "rules 1m rule = [{ burst = 2, rate = 1.0 }]"):
                 self.assertRegex(daemon.admin_json(f"limit {command}")["ends"], A_MINUTE)
 
+    @unittest.skipIf(SANITIZED, "a sanitizer does not let another library come first")
+    def test_a_limit_that_ended_while_the_clock_was_ahead_holds_again(self):
+        with Date() as date, Daemon(rule(burst=10), wrapper=date.wrapper()) as daemon:
+            self.assertNotIn("error", daemon.admin("limit set tag 3 1 1h C"))
+            for by, holds in (("+2h", 10), ("+0", 3), ("+2h", 10)):
+                date.jump(by)
+                wait_until(lambda: burst(daemon, "C") == holds, f"the date is taken as {by}")
+                self.assertEqual(len(daemon.admin_json("limit list")), holds == 3)
+
     def test_a_limit_that_cannot_be_kept_says_so(self):
         directory = fresh_directory() / "kept"
         directory.mkdir()

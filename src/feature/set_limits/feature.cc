@@ -151,22 +151,25 @@ void SetLimitsFeature::Close() {
 
 Amendment SetLimitsFeature::Amends() {
   const std::lock_guard lock(mutex_);
-  std::vector<SetLimit> set = set_.InForce(WallClock());
-  if (set.empty()) return {};
+  const auto set = std::make_shared<const std::vector<SetLimit>>(set_.InForce(WallClock()));
   auto verdict = std::make_shared<RulesVerdict>();
-  const auto change = [set = std::move(set), verdict](const Settings& settings, std::vector<Rule>& rules,
-                                                       std::vector<Override>& overrides, Duration& since) {
-    for (const SetLimit& its : set) {
+  const auto change = [set, verdict](const Settings& settings, std::vector<Rule>& rules,
+                                     std::vector<Override>& overrides, Duration& since) {
+    for (const SetLimit& its : *set) {
       if (its.of != LimitOf::kRules || its.stamp < since) continue;
       *verdict = {its.stamp, TakeRules(its, settings, rules, overrides)};
       if (verdict->unusable.empty()) since = its.stamp;
     }
-    Amend(set, since, settings.query.max_tag_bytes, rules, overrides);
+    Amend(*set, since, settings.query.max_tag_bytes, rules, overrides);
   };
-  return {change, [this, verdict] {
-            const std::lock_guard in_force_lock(mutex_);
-            verdict_ = *verdict;
-          }};
+  const auto in_force = [this, set, verdict] {
+    const std::lock_guard in_force_lock(mutex_);
+    in_force_ = set;
+    verdict_ = *verdict;
+  };
+  Amendment amendment{{}, in_force};
+  if (!set->empty()) amendment.change = change;
+  return amendment;
 }
 
 // ---- The threads' of the connections ----
@@ -242,14 +245,16 @@ void SetLimitsFeature::PutInForce(KeptText::Done done) {
   });
 }
 
-// Limits end by the wall clock.
+// Limits end by the wall clock. Where it has gone back, one that has ended may hold again.
 void SetLimitsFeature::OnTimer() {
   const Duration wall = WallClock();
+  bool as_in_force = true;
   {
     const std::lock_guard lock(mutex_);
     set_.Forget(wall);
+    as_in_force = set_.InForce(wall) == *in_force_;
   }
-  if (wall >= ends_at_) {
+  if (wall >= ends_at_ || !as_in_force) {
     PutInForce();
   } else {
     if (wall >= written_at_ + kWriteEvery && HasAny()) Write();

@@ -6,6 +6,7 @@
 #include <uv.h>
 
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -101,10 +102,11 @@ class SetLimitsFeature final : public Feature {
   void OnWritten(const std::string& trouble);
 
   const FeatureHost host_;
-  mutable std::mutex mutex_;    // for the next three: four threads use them
+  mutable std::mutex mutex_;    // for the next four: four threads use them
   SetLimits set_;
   Spreading spreading_;
   RulesVerdict verdict_;
+  std::shared_ptr<const std::vector<SetLimit>> in_force_;    // what the rules in force have been changed by
   Teller to_peers_{*this, Spreading::kPeers}, to_sites_{*this, Spreading::kSites};
   std::optional<OperatorSecret> own_key_;    // signs what HTTP brings
   std::string token_;                        // who shows it may set limits over HTTP; empty: nobody
