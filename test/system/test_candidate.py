@@ -1,7 +1,10 @@
 """Rules that are tried beside those in force, and then put in force."""
 
+import unittest
+
+from clocks import Date
 from common import ParallelTest
-from daemon import DTHROTTLECTL, Daemon, fresh_directory, override, rule, run, wait_until
+from daemon import DTHROTTLECTL, SANITIZED, Daemon, fresh_directory, override, rule, run, wait_until
 from fleet import Fleet, wait_all_hear
 from test_set_limits import Operator
 from test_upgrade import upgrade
@@ -164,6 +167,17 @@ class OneHost(ParallelTest):
             self.assertEqual((burst(daemon, "C"), burst(daemon, "D")), (5, 5))
             limit("clear", "rules")
             self.assertEqual((burst(daemon, "C"), burst(daemon, "D")), (50, 30))
+
+    @unittest.skipIf(SANITIZED, "a sanitizer does not let another library come first")
+    def test_a_limit_that_is_set_after_promote_here_holds_though_the_clock_went_back(self):
+        with Date() as date, Daemon(rule(name="all", burst=10, rate=0.001), wrapper=date.wrapper()) as daemon:
+            self.begin(daemon, rules(burst=6, rate=0.001))
+            self.assertEqual(ctl(daemon, "promote", "--here").returncode, 0)
+            date.jump("-600s")
+            self.assertIsNone(daemon.admin_json("limit set tag 2 0.001 - C")["note"])
+            self.assertEqual((burst(daemon, "C"), burst(daemon, "D")), (2, 6))
+            self.assertNotIn("error", daemon.admin('limit rules - rule = [{ name = "all", burst = 5, rate = 0.001 }]'))
+            self.assertEqual((burst(daemon, "C"), burst(daemon, "D")), (5, 5))
 
 
 class Hosts(ParallelTest):

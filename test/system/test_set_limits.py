@@ -468,6 +468,14 @@ class Signed(ParallelTest):
 
 
 class Post(ParallelTest):
+    def alice(self):
+        """An operator, and the settings of hosts that sign for her what is posted."""
+        alice = Operator()
+        token = alice.directory / "token"
+        token.write_text(TOKEN + "\n")
+        token.chmod(0o600)
+        return alice, {"keys": [alice.line], "http_token_file": str(token), "http_key_file": alice.file}
+
     def post(self, daemon, target, token=TOKEN, **fields):
         connection = http.client.HTTPConnection("127.0.0.1", daemon.http_port)
         with contextlib.closing(connection):
@@ -476,11 +484,7 @@ class Post(ParallelTest):
             return answer.status, answer.read().decode()
 
     def test_a_program_with_the_token_sets_limits_over_http(self):
-        alice = Operator()
-        token = alice.directory / "token"
-        token.write_text(TOKEN + "\n")
-        token.chmod(0o600)
-        operator = {"keys": [alice.line], "http_token_file": str(token), "http_key_file": alice.file}
+        _, operator = self.alice()
         with Fleet(rule(burst=10), hosts=2, admin={"http": "127.0.0.1:0"}, operator=operator) as (a, b):
             wait_all_hear((a, b))
             status, body = self.post(a, "/limit?tag=C&burst=4&rate=1/h&for=1h")
@@ -517,11 +521,7 @@ class Post(ParallelTest):
 
     @unittest.skipIf(SANITIZED, "a sanitizer does not let another library come first")
     def test_a_signed_limit_that_replaces_one_from_ahead_lasts_as_long_as_was_asked(self):
-        alice = Operator()
-        token = alice.directory / "token"
-        token.write_text(TOKEN + "\n")
-        token.chmod(0o600)
-        operator = {"keys": [alice.line], "http_token_file": str(token), "http_key_file": alice.file}
+        alice, operator = self.alice()
         admin = {"http": "127.0.0.1:0", "audit": True}
         with Date() as date, Daemon(rule(burst=10), admin=admin, operator=operator) as daemon:
             date.jump("+240s")
@@ -537,6 +537,18 @@ class Post(ParallelTest):
             posted = ends_of_the_next(lambda: self.post(daemon, "/limit?tag=C&burst=7&rate=1&for=1m"))
             self.assertRegex(posted, A_MINUTE)
             wait_until(lambda: burst(daemon, "C") == 7, "it is in force")
+
+    @unittest.skipIf(SANITIZED, "a sanitizer does not let another library come first")
+    def test_a_host_signs_nothing_that_is_far_ahead_of_its_clock(self):
+        _, operator = self.alice()
+        admin = {"http": "127.0.0.1:0"}
+        with Date() as date, Daemon(rule(burst=10), admin=admin, operator=operator, wrapper=date.wrapper()) as daemon:
+            self.assertEqual(self.post(daemon, "/limit?tag=C&burst=4&rate=1")[0], 202)
+            date.jump("-400s")
+            status, why = self.post(daemon, "/limit?tag=C&burst=5&rate=1")
+            self.assertEqual(status, 409)
+            self.assertIn("more than 5 minutes ahead", why)
+            self.assertEqual(self.post(daemon, "/limit?tag=D&burst=5&rate=1")[0], 202)
 
     def test_without_a_token_nothing_is_posted(self):
         with Daemon(rule(), admin={"http": "127.0.0.1:0"}) as daemon:

@@ -68,7 +68,7 @@ int SetSigned(const Words& words, const std::string& name, const Ask& ask, const
   const auto limit = LimitAsked(of, name, words.burst, words.rate, words.time, {std::max(wall, newer), wall});
   if (!limit) return Complain(limit.error().message, EX_USAGE);
   if (SetLimits::IsAhead(*limit, wall)) {    // a host could keep the line, and bring it at that date
-    return Complain("the date of what it would replace lies more than 5 minutes ahead of this host's clock", kRefused);
+    return Complain(kReplacesAhead, kRefused);
   }
   return ask(fmt::format("limit put {}\n", Sign(*limit, *secret).Line()));
 }

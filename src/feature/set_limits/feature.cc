@@ -195,7 +195,10 @@ Instant SetLimitsFeature::Teller::Tick(std::span<const LinkId> peers, Transport&
 
 // With keys an operator has to have signed it; without, the owner of the admin socket may set it, for this host.
 Result<SignedLimit> SetLimitsFeature::Authorized(const SetLimit& limit, bool with_own_key) const {
-  if (with_own_key && own_key_) return Sign(limit, *own_key_);
+  if (with_own_key && own_key_) {
+    if (SetLimits::IsAhead(limit, WallClock())) return Fail(kReplacesAhead);
+    return Sign(limit, *own_key_);
+  }
   const std::lock_guard lock(mutex_);
   if (spreading_.keys().empty()) return SignedLimit{limit, {}, {}};
   return Fail(with_own_key ? "operator.keys are set, and operator.http_key_file has none of them to sign with"
@@ -204,8 +207,9 @@ Result<SignedLimit> SetLimitsFeature::Authorized(const SetLimit& limit, bool wit
 
 SetAt SetLimitsFeature::NowFor(LimitOf of, std::string_view name) const {
   const Duration wall = WallClock();
+  const Duration on_top = host_.rules_since() + std::chrono::microseconds(1);    // of a candidate's rules, too
   const std::lock_guard lock(mutex_);
-  return {set_.StampFor(of, name, wall), wall};
+  return {std::max(set_.StampFor(of, name, wall), on_top), wall};
 }
 
 Result<void> SetLimitsFeature::Accept(SignedLimit limit) {

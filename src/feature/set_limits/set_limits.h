@@ -23,6 +23,10 @@ inline bool IsInForce(const SetLimit& limit, Duration wall) {
   return !limit.clears && (limit.until == Duration() || limit.until > wall);
 }
 
+// Why nobody signs a limit that would be ahead of the clock (SetLimits::IsAhead).
+inline constexpr const char* kReplacesAhead =
+    "the date of what it would replace lies more than 5 minutes ahead of this host's clock";
+
 class SetLimits {
  public:
   static constexpr std::size_t kMost = 1000;
