@@ -26,11 +26,12 @@ std::optional<Problem> WhyNoQuotaFile(const LoadedSettings& loaded, bool as_daem
 
 class Counting final : public Part {
  public:
-  static constexpr const char* kSection = "quotas";
+  static constexpr const char* kSection = "quotas";              // what is counted without a file
+  static constexpr const char* kFileSection = "quotas file";    // the path of the file where it is
 
-  // `left` is what the program before has left. All else must outlive it. Takes memory if a rule has a quota, from now
-  // on or from a reload on. Throws StartFailure.
-  Counting(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Log& log, const HandedSection& left);
+  // Goes on with what the program before has left in `handed`. All else must outlive it. Takes memory if a rule has a
+  // quota, from now on or from a reload on. Throws StartFailure.
+  Counting(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Log& log, Handover& handed);
 
   // Gets ready to count for rules that come into force next under these settings, if nothing is counted yet. An error
   // means that the file cannot be used. Takes a second a GiB: for a thread of the pool, one call at a time.
@@ -40,7 +41,7 @@ class Counting final : public Part {
   static void Pack(HandedSection& left);
 
   void Reload(std::vector<std::string>& problems) override;
-  // Without a file: the memory itself for an upgrade, and what is in it once this is closed.
+  // The path of the file; without one the memory itself for an upgrade, and what is in it once this is closed.
   void Keep(std::vector<HandedSection>& sections) const override;
   void Close() override;
 
@@ -49,12 +50,19 @@ class Counting final : public Part {
   struct Opened {
     MappedRegion region;
     std::unique_ptr<Quotas> quotas;
-    std::size_t left_out;    // tags that the region had no room for
+    std::size_t left_out = 0;     // tags that the region had no room for
+    std::string went_on_from{};    // where they were counted before; empty: here, or nowhere
+  };
+  // Where the program before has counted.
+  struct Before {
+    HandedSection left{};
+    std::string file{};    // empty: in none
   };
 
-  FileResult<Opened> Open(const Settings& settings, const HandedSection& left) const;
+  FileResult<Opened> Open(const Settings& settings, Before before) const;
+  void GoOn(Before before, Opened& opened) const;
   void Begin(Opened opened);
-  void SayResized(std::size_t left_out) const;
+  void SayKept(const Opened& opened) const;
 
   const Settings& settings_;
   Limiter& limiter_;

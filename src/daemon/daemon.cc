@@ -253,8 +253,7 @@ void Daemon::MakeParts() {
                                                      .log = log_,
                                                      .left = [this] { return Left(); }});
   running_->list.push_back(&sockets_);
-  running_->list.push_back(&running_->counting.emplace(&loop_, *running_->table_limiter, settings_, log_,
-                                                       handed_.Take(Counting::kSection)));
+  running_->list.push_back(&running_->counting.emplace(&loop_, *running_->table_limiter, settings_, log_, handed_));
   running_->list.push_back(
       &running_->penalizing.emplace(*running_->table_limiter, handed_.Take(Penalizing::kSection).bytes));
   MakeHolding();

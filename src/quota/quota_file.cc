@@ -37,6 +37,10 @@ bool QuotaFile::IsQuotaFile(std::string_view head) {
   return magic == kMagic || std::all_of(head.begin(), head.end(), [](char c) { return c == 0; });
 }
 
+bool QuotaFile::IsNew(std::span<const std::byte> region) {
+  return reinterpret_cast<const Header*>(region.data())->magic != kMagic;
+}
+
 // Slots are taken from the first on, so what is used lies together.
 std::string QuotaFile::Pack(std::span<const std::byte> region) {
   std::size_t slots = region.size() / kSlotBytes;
@@ -47,8 +51,13 @@ std::string QuotaFile::Pack(std::span<const std::byte> region) {
   return {reinterpret_cast<const char*>(region.data()), slots * kSlotBytes};
 }
 
-void QuotaFile::Unpack(std::string_view packed, std::span<std::byte> region) {
-  if (IsQuotaFile(packed)) std::memcpy(region.data(), packed.data(), std::min(packed.size(), region.size()));
+std::size_t QuotaFile::Unpack(std::string packed, std::span<std::byte> region) {
+  if (packed.size() < kSlotBytes || IsNew(std::as_bytes(std::span(packed)))) return 0;
+  const std::size_t left = MoveInto(std::as_writable_bytes(std::span(packed)), region.size());
+  std::memset(packed.data() + offsetof(Header, magic), 0, sizeof Header::magic);
+  std::memcpy(region.data(), packed.data(), std::min(packed.size(), region.size()));
+  Store(reinterpret_cast<Header*>(region.data())->magic, kMagic);
+  return left;
 }
 
 QuotaFile::QuotaFile(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, std::uint64_t fresh)
@@ -165,7 +174,7 @@ class QuotaFile::Moving {
 };
 
 std::size_t QuotaFile::MoveInto(std::span<std::byte> region, std::size_t bytes) {
-  if (region.size() <= bytes || reinterpret_cast<const Header*>(region.data())->magic != kMagic) return 0;
+  if (region.size() <= bytes || IsNew(region)) return 0;
   Moving moving(region, bytes / kSlotBytes - 1);
   const std::size_t left = moving.MoveTags();
   moving.MoveOthers();

@@ -82,9 +82,13 @@ class QuotaFile {
   // was no room for. Killed in the middle, it leaves what it had yet to move where it was.
   static std::size_t MoveInto(std::span<std::byte> region, std::size_t bytes);
 
-  // Pack returns the used slots of a region that is no file. Unpack puts them into a fresh one, as far as it has room.
+  // Whether nothing has been counted in a region yet.
+  static bool IsNew(std::span<const std::byte> region);
+
+  // Pack returns the used slots of a region. Unpack puts them into a new one, and returns the tags that there was no room
+  // for. Killed in the middle, it leaves the region new.
   static std::string Pack(std::span<const std::byte> region);
-  static void Unpack(std::string_view packed, std::span<std::byte> region);
+  static std::size_t Unpack(std::string packed, std::span<std::byte> region);
 
   // Takes over what the region holds. `fresh` is random. Slots that cannot be ours are free. The region must outlive it.
   // REQUIRES: the region is aligned to 64 bytes and has room for some slots.

@@ -136,6 +136,39 @@ class Quotas(SystemTest):
             b.restart()
             self.assertEqual(used(b), 30)
 
+    def test_another_file_or_none_takes_over_what_was_counted(self):
+        limit = rule(name="api", match="api:*", burst=1000, quota=QUOTA)
+        for begin_next in (upgrade, Daemon.restart):
+            with self.subTest(begin_next.__name__), Daemon(limit, quota={"file": "", "memory": "1MiB"}) as daemon:
+                def next_with(file):
+                    daemon._sections["quota"]["file"] = f"{daemon.directory}/{file}" if file else ""
+                    daemon.write_settings(limit)
+                    begin_next(daemon)
+
+                self.assertEqual(daemon.served("api:x", 30), 30)
+                for file, said in (("one", r"what was counted in memory goes on in /\S+/one: 1 tags kept, 0 had no"),
+                                   ("two", r"what was counted in /\S+/one goes on in /\S+/two: 1 tags kept"),
+                                   ("", r"what was counted in /\S+/two goes on in memory: 1 tags kept"),
+                                   ("three", r"what was counted in memory goes on in /\S+/three: 1 tags kept")):
+                    before = used(daemon)
+                    next_with(file)
+                    self.assertRegex(daemon.log, "quotas: " + said)
+                    self.assertEqual(used(daemon), before)
+                    self.assertEqual(daemon.served("api:x", 5), 5)
+                self.assertEqual(daemon.served("api:x", 5), 0)
+                daemon.kill()
+                daemon.start()
+                self.assertEqual(used(daemon), QUOTA)
+                self.assertNotIn("quotas: ", daemon.log)
+
+                next_with("two")
+                self.assertRegex(daemon.log, r"warning: quotas: /\S+/two has counts of its own; what was counted in "
+                                             r"/\S+/three is not added")
+                (daemon.directory / "two").unlink()
+                next_with("four")
+                self.assertRegex(daemon.log, r"warning: quotas: what was counted in /\S+/two begins anew: ")
+                self.assertEqual(used(daemon), 0)
+
     def test_hosts_hear_of_a_quota_by_the_owner_of_the_tag(self):
         with counting(hosts=6, owners=2, period="500ms") as hosts:
             wait_owners_hear(hosts, 2)

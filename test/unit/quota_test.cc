@@ -65,6 +65,17 @@ struct Counter {
     Kill();
     return left_out;
   }
+  // As at a start with another file, which is new. Returns the same.
+  std::size_t MoveElsewhere(std::size_t slots) {
+    std::vector<Line> there(Quotas::RegionBytes(slots) / sizeof(Line));
+    const auto bytes = std::as_writable_bytes(std::span(there));
+    CHECK(QuotaFile::IsNew(bytes));
+    const std::size_t left_out = QuotaFile::Unpack(QuotaFile::Pack(std::as_bytes(std::span(region_))), bytes);
+    CHECK_FALSE(QuotaFile::IsNew(bytes));
+    region_ = std::move(there);
+    Kill();
+    return left_out;
+  }
   // Time goes on.
   void At(Instant to) {
     date += to - now;
@@ -405,6 +416,21 @@ TEST_CASE("quota: a file that is made longer or shorter keeps the tags that it h
   CHECK(left_out == tags - 1024);    // tags take the place of what others counted
   CHECK(counts.tags + counts.forgotten == 1024);
   CHECK(counts.tags > 400);
+}
+
+TEST_CASE("quota: a file that is new takes over the tags that it has room for, with what others counted") {
+  Counter c(kRules, 4096);
+  const auto tag = [](int i) { return "api:" + std::to_string(i); };
+  for (int i = 0; i < 100; ++i) REQUIRE(c.Serves(tag(i), 1) == 1);
+  for (int i = 60; i < 100; ++i) REQUIRE(c.Hear(tag(i), {77, DayOf(c), 3, 0}));
+  for (const std::size_t slots : {1024, 4096}) {
+    CHECK(c.MoveElsewhere(slots) == 0);
+    for (int i = 0; i < 100; ++i) CHECK(c.Standing(tag(i)).used == (i < 60 ? 1 : 4));
+  }
+  for (int i = 100; i < 1800; ++i) REQUIRE(c.Serves(tag(i), 1) == 1);
+  const std::size_t tags = c.quotas().counts().tags;
+  CHECK(c.MoveElsewhere(1024) == tags - 1024);
+  CHECK(c.Serves(tag(0), 10) < 10);
 }
 
 TEST_CASE("quota: what lies behind the end of a shorter file moves into it, to its tag") {

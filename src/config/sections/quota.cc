@@ -18,8 +18,9 @@ Section QuotaSection() {
       {
           Text<S>("file", "\"\"", "an absolute path, or \"\" for none", MEMBER(S, quota.file),
                   "The file that keeps what has been counted, on a disk: it outlives a reboot. The daemon writes it in "
-                  "place. With \"\" counts outlive an upgrade, and with table.file an orderly restart within the hour. A host "
-                  "that starts without them hears from its peers what they know.",
+                  "place. With \"\" counts outlive an upgrade, and with table.file an orderly restart within the hour. "
+                  "Such a start also moves counts to another file, if that is new, or to memory. A host that starts "
+                  "without them hears from its peers what they know.",
                   IsPath),
           BytesKey<S>("memory", "\"16MiB\"", kBytesMin, std::uint64_t{1} << 33, MEMBER(S, quota.memory),
                       "The size of the file, or of the memory in its place. A tag takes 512 bytes, and as much again for "
