@@ -141,6 +141,7 @@ void Daemon::MakeLimiter() {
   if (const auto read = kept.Read(); !read) {
     throw StartFailure{ExitCode(read.error().code), "rules beside table.file: " + read.error().message};
   }
+  kept.Add(handed_.Take(KeptRules::kSection).bytes);
   Elsewhere([&] {
     running_->base =
         std::make_shared<Rulebook>(std::exchange(settings_.rules, {}), std::exchange(settings_.overrides, {}));
@@ -251,7 +252,7 @@ void Daemon::MakeParts() {
                                                      .front_ends = running_->listening,
                                                      .service = service_,
                                                      .log = log_,
-                                                     .left = [this] { return Left(); }});
+                                                     .left = [this](bool rules) { return Left(rules); }});
   running_->list.push_back(&sockets_);
   running_->list.push_back(&running_->counting.emplace(&loop_, *running_->table_limiter, settings_, log_, handed_));
   running_->list.push_back(
@@ -317,13 +318,16 @@ void Daemon::Run() {
 
 // What goes over to another program beside connections. Each part leaves a section under a key of its own, and takes it
 // by that key at the next start.
-Handover Daemon::Left() const {
+Handover Daemon::Left(bool with_rules) const {
   Handover handover;
   sockets_.HandOver(handover);
   for (const Part* const part : running_->list) part->Keep(handover.sections);
   handover.sections.push_back(running_->memory->Left(running_->table_limiter->Notes()));
   handover.sections.push_back(LeftKeys(running_->table_limiter->table().keys()));
   handover.sections.push_back({kFileSection, -1, settings_.table.file});
+  if (with_rules) {
+    handover.sections.push_back({KeptRules::kSection, -1, KeptRules::Whole(running_->table_limiter->rules())});
+  }
   return handover;
 }
 

@@ -45,7 +45,7 @@ class Daemon {
   std::vector<Tenant*> TenantsOf(Tenant* (Feature::*which)()) const;
   void TakeKeptSections();
   void TakeHandedConnections();
-  Handover Left() const;
+  Handover Left(bool with_rules) const;
   void Stop(int signal);
   void Drain(bool last);
   void OnDrained();

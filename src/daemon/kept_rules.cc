@@ -81,6 +81,20 @@ KeptRules::KeptRules(const std::string& table) : path_(table.empty() ? "" : tabl
 
 KeptRules::~KeptRules() = default;
 
+std::string KeptRules::Whole(const Rulebook& rules) {
+  Difference whole{rules.fingerprint(), RenderRules(rules.rules(), {}), true, {}};
+  for (const Override& its : rules.overrides()) whole.overrides.push_back({its});
+  return WriteState(kRulesVersion, whole);
+}
+
+void KeptRules::Add(std::string_view whole) {
+  Difference its;
+  if (!ReadState(whole, kRulesVersion, its)) return;
+  std::erase_if(kept_, [&](const Difference& kept) { return kept.fingerprint == its.fingerprint; });
+  kept_.push_back(std::move(its));
+  written_ = false;
+}
+
 FileResult<void> KeptRules::Read() {
   if (path_.empty()) return {};
   if (auto ours = CheckStateFile(path_, IsKeptRules); !ours) return ours;

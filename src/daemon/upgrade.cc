@@ -37,7 +37,8 @@ void Upgrade::OnChecked(const ChildOutcome& outcome) {
   }
   host_.reloading.Ask([this](const ReloadOutcome& reloaded) {
     if (step_ != Step::kChecking) return;
-    if (!reloaded.in_force) host_.log.Warning("upgrade: only the new program can use the settings");
+    in_force_ = reloaded.in_force;
+    if (!in_force_) host_.log.Warning("upgrade: only the new program can use the settings");
     step_ = Step::kSettling;    // the reload calls Continue
   });
 }
@@ -81,7 +82,7 @@ void Upgrade::GoOver() {
     host_.log.Warning("upgrade: {} connections hold too much to go over, and are closed", closed);
   }
   handover.held_at = Now();
-  Handover rest = host_.left();
+  Handover rest = host_.left(!in_force_);
   handover.listeners = std::move(rest.listeners);
   for (HandedSection& section : rest.sections) handover.sections.push_back(std::move(section));
   host_.log.Notice("upgrade: {} connections and {} listening sockets go over to {}", handover.connections.size(),

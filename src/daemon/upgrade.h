@@ -1,10 +1,11 @@
 // How the daemon becomes another program without a gap: same process, same sockets, same table.
 //
 // The program at the path of this one is asked whether it would start with the settings and could take over. Then the
-// settings are put in force here, so that it finds the table made under the rules that it is going to read, and the
-// parts leave: other hosts are told what they do not know yet. All of that takes time, in which queries are answered as
-// ever. What a query waits for is the rest: every thread answers what it has read and stops, execve, and the start of
-// the other program. What arrives meanwhile stays in the kernel.
+// settings are put in force here, so that it finds the table made under the rules that it is going to read; where only
+// that program can use them, it is told the rules of the table. The parts leave: other hosts are told what they do not
+// know yet. All of that takes time, in which queries are answered as ever. What a query waits for is the rest: every
+// thread answers what it has read and stops, execve, and the start of the other program. What arrives meanwhile stays
+// in the kernel.
 #pragma once
 
 #include <uv.h>
@@ -40,7 +41,8 @@ class Upgrade {
     const std::vector<FrontEnd*>& front_ends;    // those that listen
     const Service& service;
     Log& log;
-    std::function<Handover()> left;    // what goes over beside connections; nothing is answered any more
+    // What goes over beside connections; nothing is answered any more. `with_rules`: the rules in force go over too.
+    std::function<Handover(bool with_rules)> left;
   };
 
   explicit Upgrade(Host host) : host_(std::move(host)) {}
@@ -67,6 +69,7 @@ class Upgrade {
   Step step_ = Step::kNone;
   std::size_t left_ = 0;    // parts that have left, the last of the list first
   bool stopping_ = false;
+  bool in_force_ = true;    // the settings that the program is going to read
   std::unique_ptr<Child> check_;    // the program, asked whether it could take over
   Done asked_;
 };

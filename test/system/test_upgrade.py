@@ -653,6 +653,20 @@ class Orders(SystemTest):
             upgrade(daemon)
             self.assertEqual(round(daemon.admin_json("show C")["level"]), 13)
 
+    def test_settings_that_only_the_next_program_can_use_cost_no_bucket(self):
+        for table in ({}, {"file": ""}):
+            begin = rule(name="all", burst=5, rate=0.001), override("old", burst=8, rate=0.001)
+            with self.subTest(table=table), Daemon(*begin, query={"max_tag_bytes": 100}, table=table) as daemon:
+                self.assertNotIn("error", daemon.admin("limit set tag 3 0.001 - set"))
+                self.assertEqual([daemon.served(tag, 9) for tag in ("C", "old", "set")], [5, 8, 3])
+                daemon._sections["query"]["max_tag_bytes"] = 200
+                daemon.write_settings(rule(name="all", burst=6, rate=0.001), override("x" * 150, burst=7))
+                upgrade(daemon)
+                self.assertIn("only the new program can use the settings", daemon.log)
+                self.assertEqual([daemon.served(tag, 9) for tag in ("C", "old", "set", "x" * 150)], [1, 0, 0, 7])
+                upgrade(daemon)
+                self.assertEqual([daemon.served(tag, 9) for tag in ("C", "old", "set", "x" * 150)], [0, 0, 0, 0])
+
     def test_reloads_and_upgrades_together(self):
         many = [override(f"o{i}") for i in range(300 if SANITIZED else 5_000)]
         with Daemon(rule(burst=100), *many) as daemon:
