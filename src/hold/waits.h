@@ -25,10 +25,11 @@ class Waits {
   // Tags that are kept of a connection. What is granted beyond them cannot be given back.
   static constexpr std::size_t kTagsMax = 2048;
 
-  // Drops waits that are over, now and then, and calls dropped(id) for each.
+  // Drops waits that are over, now and then and where there is no room for so many more tags, and calls dropped(id) for
+  // each.
   template <class Dropped>
-  void DropOver(Instant now, Dropped&& dropped) {
-    if (tags_ < drop_at_) return;
+  void DropOver(Instant now, std::size_t more, Dropped&& dropped) {
+    if (tags_ < drop_at_ && tags_ + more <= kTagsMax) return;
     std::erase_if(by_id_, [&](const auto& its) {
       const bool over = its.second.until <= now;
       if (over) tags_ -= its.second.paid.size(), dropped(its.first);

@@ -132,6 +132,19 @@ TEST_CASE("ask: a connection keeps a bounded number of waits") {
   CHECK(host.host.Level(std::to_string(kTags - 1), kStart) == -1);
 }
 
+TEST_CASE("ask: waits that are over make room for others on a connection that has had as many as are kept") {
+  AskHost host("[[rule]]\nmatch=\"soon:*\"\nburst=1\nrate=1\ndelay=\"1m\"\n"
+               "[[rule]]\nburst=1\nrate=0.02\ndelay=\"1m\"\n");
+  const auto wait = [&](const std::string& tag, Instant now) {
+    host.Send("take 1 " + tag + "\n", now);
+    return host.Send("take wait=60000 1 " + tag + "\n", now);
+  };
+  for (int i = 0; i < 3; ++i) wait("soon:" + std::to_string(i), kStart);
+  for (std::size_t i = 0; i < Waits::kTagsMax; ++i) wait(std::to_string(i), kStart + 2s);
+  CHECK(wait("beyond", kStart + 2s) == "WAIT 50000 - 0\n");
+  CHECK(wait("later", kStart + 1min) != "WAIT 50000 - 0\n");
+}
+
 TEST_CASE("ask: give gives back the places that were entered, whatever is charged with the tag by now") {
   const std::string rules = "[[rule]]\nname=\"net\"\nmatch=\"*/24\"\nburst=100\nrate=1\nin_flight=1\n"
                             "[[rule]]\nname=\"user\"\nmatch=\"ip:*\"\nburst=100\nrate=1\nin_flight=5\n";

@@ -192,7 +192,7 @@ void AskReturns::GivePlace(Holder& holder, std::uint64_t hash) {
 
 std::optional<WaitId> AskReturns::KeepWait(Holder& holder, std::span<const Payment> paid, Duration wait,
                                            Instant now) {
-  holder.waits.DropOver(now, [&](WaitId id) { waiting_.erase(id); });
+  holder.waits.DropOver(now, paid.size(), [&](WaitId id) { waiting_.erase(id); });
   const WaitId id = kWaitBit | next_wait_++;
   if (!holder.waits.Add(id, paid, now + wait)) return std::nullopt;
   waiting_.emplace(id, &holder);
