@@ -1,5 +1,6 @@
 // Granted waits: what the questions of a connection have taken to go on later. Until its wait is over, a question can
-// give back what it has paid.
+// give back what it has paid. A wait ends with its connection, unless its question wants it kept: then it goes over to
+// those that connections have left behind.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/tag.h"
@@ -22,14 +24,18 @@ inline constexpr WaitId kWaitBit = WaitId{1} << 63;
 
 class Waits {
  public:
-  // Tags that are kept of a connection. What is granted beyond them cannot be given back.
-  static constexpr std::size_t kTagsMax = 2048;
+  // Tags that are kept of a connection, and of all together that have ended. What is granted beyond them cannot be
+  // given back.
+  static constexpr std::size_t kTagsMax = 2048, kLeftTagsMax = 8 * kTagsMax;
+
+  Waits() = default;
+  explicit Waits(std::size_t tags_max) : tags_max_(tags_max) {}
 
   // Drops waits that are over, now and then and where there is no room for so many more tags, and calls dropped(id) for
   // each.
   template <class Dropped>
   void DropOver(Instant now, std::size_t more, Dropped&& dropped) {
-    if (tags_ < drop_at_ && tags_ + more <= kTagsMax) return;
+    if (tags_ < drop_at_ && tags_ + more <= tags_max_) return;
     std::erase_if(by_id_, [&](const auto& its) {
       const bool over = its.second.until <= now;
       if (over) tags_ -= its.second.paid.size(), dropped(its.first);
@@ -38,12 +44,14 @@ class Waits {
     drop_at_ = std::max(kDropAt, 2 * tags_);
   }
 
-  // A question has paid, and goes on at `until`. False: there is no room to keep it.
-  bool Add(WaitId id, std::span<const Payment> paid, Instant until) {
-    if (tags_ + paid.size() > kTagsMax) return false;
+  // A question has paid, and goes on at `until`; `kept`: whatever becomes of its connection. False: there is no room to
+  // keep it.
+  bool Add(WaitId id, std::span<const Payment> paid, Instant until, bool kept = false) {
+    if (tags_ + paid.size() > tags_max_) return false;
     tags_ += paid.size();
     Wait& wait = by_id_[id];
     wait.until = until;
+    wait.kept = kept;
     for (const auto& [query, at, with, unpaid, with_unpaid] : paid) {
       wait.paid.push_back({query.cost, query.tag.is_digest, std::string(query.tag.bytes), at, with.value_or(0), unpaid,
                            with_unpaid});
@@ -65,6 +73,25 @@ class Waits {
     }
     return true;
   }
+
+  bool IsKept(WaitId id) const {
+    const auto its = by_id_.find(id);
+    return its != by_id_.end() && its->second.kept;
+  }
+
+  // The connection ends, and `left` has the wait from now on. False: it is over or there is no room, and nobody has it.
+  // REQUIRES: there is such a wait.
+  bool Leave(WaitId id, Waits& left, Instant now) {
+    auto node = by_id_.extract(id);
+    const std::size_t tags = node.mapped().paid.size();
+    tags_ -= tags;
+    if (node.mapped().until <= now || left.tags_ + tags > left.tags_max_) return false;
+    left.tags_ += tags;
+    left.by_id_.insert(std::move(node));
+    return true;
+  }
+
+  std::size_t tags() const { return tags_; }
 
   std::vector<WaitId> ids() const {
     std::vector<WaitId> ids;
@@ -96,11 +123,13 @@ class Waits {
   };
   struct Wait {
     Instant until;
+    bool kept;
     std::vector<Paid> paid;
 
-    static void Fields(auto& state, auto& self) { state(self.until, self.paid); }
+    static void Fields(auto& state, auto& self) { state(self.until, self.kept, self.paid); }
   };
 
+  std::size_t tags_max_ = kTagsMax;
   std::map<WaitId, Wait> by_id_;
   std::size_t tags_ = 0;    // of them
   std::size_t drop_at_ = kDropAt;

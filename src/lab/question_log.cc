@@ -16,7 +16,7 @@ namespace {
 
 using Does = LoggedQuestion::Does;
 
-constexpr std::string_view kWait = "wait=", kLasts = "lasts=";
+constexpr std::string_view kWait = "wait=", kKeep = "keep", kLasts = "lasts=";
 constexpr std::string_view kVerbs = "take, peek, enter, hold, commit, release, give or refund";
 constexpr std::size_t kDateEnds = 27;    // "[10/Oct/2000:13:55:36 -0700"
 constexpr std::uint32_t kMillisecondsMax = 31 * 86'400'000u;    // more than settings let anything last
@@ -153,6 +153,7 @@ Result<void> QuestionReader::ReadAsked(std::string_view verb, std::string_view w
       const auto patience = Milliseconds(kWait, *value);
       if (!patience) return tl::unexpected(patience.error());
       question.patience = *patience;
+      TakeWord(words, kKeep);
     }
   }
   if (verb != "hold") PassOverTell(words);

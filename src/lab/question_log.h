@@ -3,7 +3,7 @@
 // A line of a web server's access log (access_log.h) is a question about the tags that templates make of it. A line of
 // another application has a date as in an access log, a word that names the request or "-", and a line of
 // protocol/ask.md. `commit` and `release` have no ID and `give` has no tags: they are about all that the request has.
-// The reader passes over `tell=` and `here`.
+// The reader passes over `tell=`, `here` and `keep`.
 //
 //     [10/Oct/2000:13:55:36 -0700] 17 take wait=500 1 user:alice 3 tenant:acme
 //     [10/Oct/2000:13:55:36 -0700] 18 hold 60000 500 tenant:acme

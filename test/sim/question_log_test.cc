@@ -57,16 +57,18 @@ TEST_CASE("a line of a log of questions is a date, a request and a line of the p
   CHECK(read("x give").does == Does::kGive);
 }
 
-TEST_CASE("what an answer is to tell changes no question") {
+TEST_CASE("what an answer is to tell, and whether a wait is kept, changes no question") {
   QuestionReader reader = Reader();
   const auto read = [&](std::string_view words) {
     return Words(reader.Read(fmt::format("{} x {}", kDate, words)).value());
   };
   CHECK(read("take tell=limit 1 t") == "1 t");
   CHECK(read("take wait=5 tell=all 1 t") == "1 t");
+  CHECK(read("take wait=5 keep tell=all 1 t") == "1 t");
   CHECK(read("enter tell=all 1 t") == "1 t");
   CHECK(read("hold tell=limit 60000 here 5 t") == "5 t");
   CHECK_FALSE(reader.Read(fmt::format("{} x take tell=more 1 t", kDate)).has_value());
+  CHECK_FALSE(reader.Read(fmt::format("{} x take keep 1 t", kDate)).has_value());
 }
 
 TEST_CASE("a tag that is named twice pays the sum of both costs") {

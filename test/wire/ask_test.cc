@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "base/state.h"
 #include "share/debit/debits.h"
@@ -97,6 +98,75 @@ TEST_CASE("ask: a wait is given up by its name on any connection, and only once"
   CHECK(release(first, kStart + 100ms) == "NO unknown\n");
   CHECK(host.host.Level("a", kStart + 100ms) == 0);
   CHECK(host.turn.counts().given_up == 1);
+}
+
+// What another connection than that of the host is told.
+std::string Told(AskHost& host, std::string_view line, Instant now) {
+  Holder other;
+  host.turn.OnLine(line, other);
+  host.turn.Answer(now);
+  const std::string answer(host.turn.answers().Of(0, 1));
+  host.turn.Clear();
+  return answer;
+}
+
+// The ID in an answer to a question of one tag that waits.
+std::string WaitName(const std::string& answer) {
+  const std::size_t begin = answer.find(' ', sizeof "WAIT") + 1;
+  return answer.substr(begin, answer.rfind(' ') - begin);
+}
+
+TEST_CASE("ask: a wait that is kept outlasts its connection, and another one can give it up until it is over") {
+  AskHost host(kPaced);
+  host.Send("take wait=500 keep 2 a\n", kStart);
+  const std::string first = WaitName(host.Send("take wait=500 keep 1 a\n", kStart));
+  const std::string second = WaitName(host.Send("take wait=500 keep 1 a\n", kStart));
+  const std::string ends = WaitName(host.Send("take wait=500 1 a\n", kStart));
+  host.turn.returns().Leave(host.holder, kStart);
+  CHECK(host.host.Level("a", kStart) == -2);
+  CHECK_FALSE(host.turn.returns().HasAny(host.holder, kStart));
+  host.turn.returns().Leave(host.holder, kStart);    // as the server may
+  CHECK(Told(host, "release " + ends, kStart) == "NO unknown\n");
+  CHECK(Told(host, "release " + second, kStart) == "OK released\n");
+  CHECK(Told(host, "release " + second, kStart) == "NO unknown\n");
+  CHECK(host.host.Level("a", kStart) == -1);
+  CHECK(Told(host, "release " + first, kStart + 100ms) == "NO unknown\n");
+  CHECK(host.turn.counts().given_up == 2);
+}
+
+TEST_CASE("ask: a wait that is kept goes over to another process with its connection, and outlasts it there") {
+  AskHost host(kPaced);
+  host.Send("take wait=500 keep 2 a\ntake wait=500 keep 1 a\n", kStart);
+  Holder read;
+  REQUIRE(ReadState(WriteState(Holder::kVersion, host.holder), Holder::kVersion, read));
+  AskReturns there(*host.host.limiter, nullptr, 1, kTagBytesMax, nullptr);
+  there.TakeUp(read);
+  there.Leave(read, kStart);
+  CHECK(host.host.Level("a", kStart) == -1);
+  CHECK(there.given_up() == 0);
+}
+
+TEST_CASE("ask: connections that end leave a bounded number of waits, and those that are over make room") {
+  constexpr std::size_t kEnded = Waits::kLeftTagsMax / Waits::kTagsMax + 1;
+  AskHost host("[[rule]]\nburst=1\nrate=1\ndelay=\"1m\"\n");
+  std::vector<std::string> last;    // of each connection
+  const auto leave = [&](std::size_t waits, const std::string& tag, Instant now) {
+    Holder holder;
+    std::string answer;
+    for (std::size_t i = 0; i < 2 * waits; ++i) {    // every other one waits, for a second
+      host.turn.OnLine("take wait=60000 keep 1 " + tag + ":" + std::to_string(i / 2), holder);
+      host.turn.Answer(now);
+      answer = host.turn.answers().Of(0, 1);
+      host.turn.Clear();
+    }
+    last.push_back(WaitName(answer));
+    host.turn.returns().Leave(holder, now);
+  };
+  for (std::size_t i = 0; i < kEnded; ++i) leave(Waits::kTagsMax, std::to_string(i), kStart);
+  CHECK(Told(host, "release " + last[kEnded - 2], kStart) == "OK released\n");
+  CHECK(Told(host, "release " + last[kEnded - 1], kStart) == "NO unknown\n");
+  leave(1, "later", kStart + 2s);
+  CHECK(Told(host, "release " + last.back(), kStart + 2s) == "OK released\n");
 }
 
 TEST_CASE("ask: a wait that is no whole number of milliseconds has a fraction") {

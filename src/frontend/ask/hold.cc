@@ -78,7 +78,8 @@ void AskTurn::AppendWaiting(const Line& line, Instant now) {
   std::optional<WaitId> id;
   if (asking.verb(line.question) == Verb::kTake) {
     ++counts_.waits;
-    id = returns_.KeepWait(*line.holder, asking.payments(line.question), asking.wait(line.question), now);
+    const Duration wait = asking.wait(line.question);
+    id = returns_.KeepWait(*line.holder, asking.payments(line.question), wait, line.keep, now);
   }
   auto out = std::back_inserter(answers_.text());
   id.has_value() ? fmt::format_to(out, " {:x}", *id) : fmt::format_to(out, " -");

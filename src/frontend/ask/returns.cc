@@ -191,11 +191,11 @@ void AskReturns::GivePlace(Holder& holder, std::uint64_t hash) {
 }
 
 std::optional<WaitId> AskReturns::KeepWait(Holder& holder, std::span<const Payment> paid, Duration wait,
-                                           Instant now) {
+                                           bool outlasts, Instant now) {
   holder.waits.DropOver(now, paid.size(), [&](WaitId id) { waiting_.erase(id); });
   const WaitId id = kWaitBit | next_wait_++;
-  if (!holder.waits.Add(id, paid, now + wait)) return std::nullopt;
-  waiting_.emplace(id, &holder);
+  if (!holder.waits.Add(id, paid, now + wait, outlasts)) return std::nullopt;
+  waiting_.emplace(id, &holder.waits);
   return id;
 }
 
@@ -203,9 +203,9 @@ std::optional<WaitId> AskReturns::KeepWait(Holder& holder, std::span<const Payme
 bool AskReturns::GiveUp(WaitId id, Instant now) {
   const auto its = waiting_.find(id);
   if (its == waiting_.end()) return false;
-  Holder& holder = *its->second;
+  Waits& waits = *its->second;
   waiting_.erase(its);
-  const bool given = holder.waits.Give(id, now, [&](const Payment& paid) { limiter_.Settle(paid, 0, now); });
+  const bool given = waits.Give(id, now, [&](const Payment& paid) { limiter_.Settle(paid, 0, now); });
   given_up_ += given;
   return given;
 }
@@ -229,12 +229,25 @@ void AskReturns::Leave(Holder& holder, Instant now) {
   for (const auto& [hash, places] : holder.places) GivePlaces(limiter_, hash, places);
   holder.places.clear();
   holder.entered.clear();
-  for (const WaitId id : holder.waits.ids()) GiveUp(id, now);
+  LeaveWaits(holder.waits, now);
+}
+
+void AskReturns::LeaveWaits(Waits& waits, Instant now) {
+  left_.DropOver(now, waits.tags(), [&](WaitId id) { waiting_.erase(id); });
+  for (const WaitId id : waits.ids()) {
+    if (!waits.IsKept(id)) {
+      GiveUp(id, now);
+    } else if (waits.Leave(id, left_, now)) {
+      waiting_[id] = &left_;
+    } else {
+      waiting_.erase(id);
+    }
+  }
 }
 
 void AskReturns::TakeUp(Holder& holder) {
   for (const auto& [hash, places] : holder.places) RestorePlaces(limiter_, hash, places);
-  for (const WaitId id : holder.waits.ids()) waiting_.emplace(id, &holder);
+  for (const WaitId id : holder.waits.ids()) waiting_.emplace(id, &holder.waits);
 }
 
 bool AskReturns::HasAny(const Holder& holder, Instant now) const {

@@ -18,6 +18,7 @@
 #include "frontend/ask/tags.h"
 #include "hold/holder.h"
 #include "hold/holds.h"
+#include "hold/waits.h"
 #include "limiter/limiter.h"
 #include "query/named_tag.h"
 
@@ -49,11 +50,12 @@ class AskReturns {
   void Answer(std::size_t line, std::string& out, Instant now);
   void Clear();
 
-  // The question of a connection has paid, and waits so long before it goes on. Nothing: there is no room to keep what
-  // it has paid, so it cannot be given back.
-  std::optional<WaitId> KeepWait(Holder& holder, std::span<const Payment> paid, Duration wait, Instant now);
+  // The question of a connection has paid, and waits so long before it goes on; `outlasts`: whatever becomes of the
+  // connection. Nothing: there is no room to keep what it has paid, so it cannot be given back.
+  std::optional<WaitId> KeepWait(Holder& holder, std::span<const Payment> paid, Duration wait, bool outlasts,
+                                 Instant now);
 
-  // Gives back all that a connection has; of holds see Holds::Leave.
+  // Gives back all that a connection has, but waits that outlast it; of holds see Holds::Leave.
   void Leave(Holder& holder, Instant now);
   // A connection goes on with what it had in another process.
   void TakeUp(Holder& holder);
@@ -88,11 +90,13 @@ class AskReturns {
   bool Leave(Holder& holder, const Query& query);
   void GivePlace(Holder& holder, std::uint64_t hash);
   bool GiveUp(WaitId id, Instant now);
+  void LeaveWaits(Waits& waits, Instant now);
   void Indicate(const Line& line, std::string& out) const;
 
   Limiter& limiter_;
   Holds* const holds_;
-  std::map<WaitId, Holder*> waiting_;    // whose the waits are
+  Waits left_{Waits::kLeftTagsMax};     // by connections that have ended
+  std::map<WaitId, Waits*> waiting_;    // whose the waits are
   std::uint64_t next_wait_;
   const TakeReport take_report_;
   std::vector<Line> lines_;

@@ -18,14 +18,15 @@ namespace {
 constexpr std::string_view kUsage = "COST TAG must follow, once for each tag";
 constexpr std::string_view kVerbs = "take, peek, enter, give, refund, hold, commit, release, indicate or absent";
 constexpr std::size_t kEndedPerTurn = 64;    // holds
-constexpr std::string_view kTellLimit = "tell=limit", kTellAll = "tell=all", kWait = "wait=";
+constexpr std::string_view kTellLimit = "tell=limit", kTellAll = "tell=all", kWait = "wait=", kKeep = "keep";
 
-// Takes "wait=MS" off a line if it is the next word. False: MS is no whole number.
-bool TakeWait(std::string_view& line, Duration& wait) {
+// Takes "wait=MS [keep]" off a line if it stands next. False: MS is no whole number.
+bool TakeWait(std::string_view& line, Duration& wait, bool& keep) {
   const auto value = TakeNamed(line, kWait);
   std::uint32_t ms = 0;
   if (value && !ParseNumber(*value, ms)) return false;
   if (value) wait = std::chrono::milliseconds(ms);
+  keep = value && TakeWord(line, kKeep);
   return true;
 }
 
@@ -49,7 +50,7 @@ void AskTurn::OnLine(std::string_view line, Holder& holder) {
   if (verb == "absent") return OnAnswered(AnswerAbsent(limiter_, tag_bytes_max_, tags_, line));
   Line question{.kind = Kind::kQuestion, .holder = &holder};
   const bool can_wait = verb == "take" || verb == "peek";
-  if (can_wait && !TakeWait(line, question.patience)) {
+  if (can_wait && !TakeWait(line, question.patience, question.keep)) {
     Complain("wait=MS must have a whole number of milliseconds");
     return;
   }

@@ -67,6 +67,7 @@ class AskTurn {
     Holder* holder = nullptr;    // the connection's
     AskTell tells{};
     Duration patience{};                    // kQuestion: how long it would wait
+    bool keep = false;                      // kQuestion: its wait outlasts its connection
     bool here = false;                      // kHold: it ends with its connection
     Duration ttl{};                         // kHold
     std::size_t batch = 0, question = 0;    // of kQuestion and kHold

@@ -47,7 +47,7 @@ struct HttpServer::HttpConnection final : Connection {
 
     static void Fields(auto& state, auto& self) { state(self.held, self.ends); }
   };
-  static constexpr std::uint32_t kStateVersion = 2;
+  static constexpr std::uint32_t kStateVersion = 3;
 
   std::string state() const override { return held.empty() ? "" : WriteState(kStateVersion, State{held, ends}); }
   bool Restore(std::string_view rest, std::string_view bytes) override {
