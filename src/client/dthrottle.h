@@ -94,7 +94,7 @@ enum dthrottle_verb {
  * these forms. Ask for a digest of what may be so long. */
 typedef struct dthrottle_tag {
   const char* text;  /* sent as a tag of dthrottle_ask is; without a byte it is sent as "_" */
-  size_t bytes;      /* cut behind its even part of an 8 KiB line, 499 at least; a blank counts 4 */
+  size_t bytes;      /* cut behind its even part of an 8 KiB line, 497 at least; a blank counts 4 */
   uint32_t cost;     /* tokens; 0 spends nothing and is refused only in debt */
   uint32_t reserved; /* zero */
 } dthrottle_tag;
@@ -149,10 +149,10 @@ DTHROTTLE_API enum dthrottle_verdict dthrottle_ask_question(dthrottle* handle, c
                                                             dthrottle_answer* answer, int deadline_ms);
 
 /* A question with `wait_ms` that is served has its tokens at once, and its caller goes on `delay_us` later. Until then
- * dthrottle_release(handle, answer.hold, ...) gives them back, and so does the end of the connection, such as
- * dthrottle_close; 0: they cannot be given back. With `sleeps` the call itself lasts until the caller may go on, and
- * `delay_us` says how long that was. Then it waits no longer than `wait_ms`, or if that is 0, than its deadline; where
- * a slot turns out to be later than the deadline, it is given back and the verdict is THROTTLE. */
+ * dthrottle_release(handle, answer.hold, ...) gives them back, and nothing else does: neither the end of a connection
+ * nor dthrottle_close; 0: they cannot be given back. With `sleeps` the call itself lasts until the caller may go on,
+ * and `delay_us` says how long that was. Then it waits no longer than `wait_ms`, or if that is 0, than its deadline;
+ * where a slot turns out to be later than the deadline, it is given back and the verdict is THROTTLE. */
 
 /* Where the daemon gives pages, a question with `by_page`, or without an answer, may be decided in this process: it is
  * refused if one of its tags is refused, and served if each has what it costs there. The answer then says no more than

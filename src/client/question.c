@@ -10,9 +10,11 @@ enum {
   TELL_BYTES = 11,               /* of the word that asks for the limit, and the blank in front of it */
   TTL_BYTES = COST_BYTES + 1,    /* at most, with the blank in front of it */
   WAIT_BYTES = 6 + COST_BYTES,   /* of the word that says how long it would wait, and the blank in front of it */
+  KEEP_BYTES = 5,                /* of the word that keeps the wait, and the blank in front of it */
 };
 
-static const char tell_limit[] = " tell=limit", wait_for[] = " wait=";
+/* A wait outlasts its connection, on which others ask too. */
+static const char tell_limit[] = " tell=limit", wait_for[] = " wait=", keep[] = " keep";
 
 /* ---- Asking ---- */
 
@@ -37,7 +39,7 @@ static size_t head_bytes(const dthrottle_question* question) {
   size_t bytes = VERB_BYTES;
   if (question->tell_limit != 0) bytes += TELL_BYTES;
   if (question->verb == DTHROTTLE_HOLD) bytes += TTL_BYTES;
-  if (can_wait(question)) bytes += WAIT_BYTES;
+  if (can_wait(question)) bytes += WAIT_BYTES + KEEP_BYTES;
   return bytes;
 }
 
@@ -111,7 +113,7 @@ size_t dthrottle_write_question(const dthrottle_question* question, char* line) 
   char* out = line;
   memcpy(out, verb_word(question->verb), VERB_BYTES);
   out += VERB_BYTES;
-  if (can_wait(question)) out = write_number(write_text(out, wait_for), question->wait_ms);
+  if (can_wait(question)) out = write_text(write_number(write_text(out, wait_for), question->wait_ms), keep);
   if (question->tell_limit != 0) out = write_text(out, tell_limit);
   if (question->verb == DTHROTTLE_HOLD) {
     *out++ = ' ';
@@ -217,6 +219,8 @@ static size_t split_tags(struct word asked, struct word* tags) {
   const bool holds = says(next_word(&asked), verb_word(DTHROTTLE_HOLD));
   struct word rest = asked;
   if (begins(next_word(&rest), wait_for + 1)) asked = rest;
+  rest = asked;
+  if (says(next_word(&rest), keep + 1)) asked = rest;
   rest = asked;
   if (says(next_word(&rest), tell_limit + 1)) asked = rest;
   if (holds) next_word(&asked);

@@ -5,7 +5,9 @@
  *                                              behind the microseconds: reason, refused, wait, rule, left of each tag;
  *                                              %XX in a tag is a byte. "learn TAG..." prints what was learned of them
  *                                              in place of that: "serve" or "refuse"; "refund COST TAG..." gives back;
- *                                              "indicate VALUE TAG" reports
+ *                                              "indicate VALUE TAG" reports; "wait MS COST TAG..." waits rather than
+ *                                              being refused, and prints for how many milliseconds and by which name;
+ *                                              "release NAME" gives that up
  *   ask_lines ADDRESS DEADLINE_MS by-page      as questions, but a page may decide
  *   ask_lines ADDRESS DEADLINE_MS waits        the same, but a question waits within the deadline rather than being
  *                                              refused, and the line ends with the microseconds that it waited and the
@@ -87,6 +89,27 @@ static void print_answer(const dthrottle_answer* answer, size_t count) {
   for (size_t i = 0; i < count; i++) printf(" %" PRId64, answer->left[i]);
 }
 
+/* Takes "MS COST TAG [COST TAG]...". */
+static void wait_for(dthrottle* handle, char* line, int deadline_ms) {
+  char* costs;
+  dthrottle_tag tags[DTHROTTLE_TAGS_MAX];
+  dthrottle_question question = {.tags = tags, .wait_ms = (unsigned)strtoul(line, &costs, 10)};
+  dthrottle_answer answer;
+  question.count = split(costs, tags);
+  printf("%s/0", dthrottle_verdict_name(dthrottle_ask_question(handle, &question, &answer, deadline_ms)));
+  print_answer(&answer, question.count);
+  printf(" %" PRId64, (answer.delay_us + 500) / 1000);
+  answer.hold != 0 ? printf(" %" PRIx64 "\n", answer.hold) : printf(" -\n");
+  fflush(stdout);
+}
+
+/* Takes "NAME". */
+static void release(dthrottle* handle, const char* line, int deadline_ms) {
+  const enum dthrottle_verdict verdict = dthrottle_release(handle, strtoull(line, NULL, 16), deadline_ms);
+  printf("%s/0/-\n", dthrottle_verdict_name(verdict));
+  fflush(stdout);
+}
+
 int main(int argc, char** argv) {
   const int waits = argc == 4 && strcmp(argv[3], "waits") == 0;
   const int by_page = argc == 4 && strcmp(argv[3], "by-page") == 0;
@@ -107,6 +130,14 @@ int main(int argc, char** argv) {
     }
     if (questions && strncmp(line, "indicate ", 9) == 0) {
       indicate(handle, line + 9, deadline_ms);
+      continue;
+    }
+    if (questions && strncmp(line, "wait ", 5) == 0) {
+      wait_for(handle, line + 5, deadline_ms);
+      continue;
+    }
+    if (questions && strncmp(line, "release ", 8) == 0) {
+      release(handle, line + 8, deadline_ms);
       continue;
     }
     dthrottle_tag tags[DTHROTTLE_TAGS_MAX];

@@ -673,8 +673,8 @@ TEST_CASE("a call that sleeps returns when it is time to go on, and gives back a
   CHECK(answer.delay_us == 3'600'000'000);
   CHECK(answer.hold == 0xaf);
   CHECK(dthrottle_release(handle.get(), answer.hold, kPatienceMs) == DTHROTTLE_SERVE);
-  CHECK(server.heard() == "take wait=50 1 soon\ntake wait=" + std::to_string(kPatienceMs) +
-                              " 1 late\nrelease af\ntake wait=50 1 late\nrelease af\n");
+  CHECK(server.heard() == "take wait=50 keep 1 soon\ntake wait=" + std::to_string(kPatienceMs) +
+                              " keep 1 late\nrelease af\ntake wait=50 keep 1 late\nrelease af\n");
 }
 
 TEST_CASE("a line of eight thousand bytes goes out, and its tag comes back") {

@@ -173,11 +173,11 @@ TEST_CASE("a question that would rather wait says how long, and the answer says 
   question.tell_limit = 1;
   std::string asked(dthrottle_question_room(&question), '\0');
   asked.resize(dthrottle_write_question(&question, asked.data()));
-  CHECK(asked == "take wait=4294967295 tell=limit 1 a 2 b");
+  CHECK(asked == "take wait=4294967295 keep tell=limit 1 a 2 b");
   question.verb = DTHROTTLE_HOLD;
   CHECK(asked.substr(0, dthrottle_write_question(&question, asked.data())).find("wait=") == asked.npos);
 
-  const std::string line = "take wait=500 1 a 2 b";
+  const std::string line = "take wait=500 keep 1 a 2 b";
   const Heard waits = Hear(line, "WAIT 99.25 af2d0b1c55e10f02 3 0");
   REQUIRE(waits.good);
   CHECK(waits.verdict == DTHROTTLE_SERVE);

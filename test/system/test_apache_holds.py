@@ -9,7 +9,7 @@ import unittest
 
 from daemon import rule, wait_until
 from test_apache import MPMS, ApacheTest
-from webserver import APACHE_MODULE, Apache, Response, metrics, open_ask_daemon
+from webserver import APACHE_MODULE, Apache, Response, metrics, open_ask_daemon, stopped
 
 HELD_FOR_GOOD = rule(burst=1, rate=0.02, delay="1m")    # 50 s, if nobody leaves
 THREADS = 4
@@ -126,6 +126,21 @@ class WithoutThread(HoldTest):
                     data += client.recv(1 << 16)
                 response = Response(data, 0)
                 self.assertEqual((response.status, response.body), (200, body))
+
+    def test_held_requests_keep_their_turns_when_another_one_finds_that_the_daemon_hangs(self):
+        """That ends the connection on which the turns were granted. The requests still go on at them, so nobody else
+        may have them; and when their clients leave, they are given up on another connection."""
+        more = "<Location /soon>\nDthrottleTimeout 100\n</Location>"
+        with open_ask_daemon(rule(match="free*", burst=1), HELD_FOR_GOOD) as daemon, \
+                Apache(settings(daemon, more)) as server:
+            with contextlib.ExitStack() as leave:
+                self.hold(server, daemon, leave, "abc")
+                with stopped(daemon):
+                    wait_until(lambda: server.get("/soon?free") and "timed out" in server.log, "a connection has ended")
+                wait_until(lambda: server.get("/?free").status == 429, "the daemon is asked again")
+                self.assertEqual(daemon.stats()["ask_waits_given_up"], 0)
+                self.assertEqual([daemon.admin_json(f"show {tag}")["level"] < -0.5 for tag in "abc"], [True] * 3)
+            wait_until(lambda: daemon.stats()["ask_waits_given_up"] == 3, "the slots are others'")
 
     def test_what_another_module_refuses_leaves_its_place(self):
         more = "<Location /denied>\nRequire all denied\n</Location>"

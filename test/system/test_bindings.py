@@ -19,6 +19,7 @@ from common import SystemTest, report
 from daemon import BUILD, ROOT, SANITIZED, Daemon, fresh_directory, rule, run, wait_until
 from fleet import wait_settled
 from test_ask import AskDaemon
+from webserver import stopped
 
 PROGRAMS = ROOT / "test/client"
 
@@ -159,6 +160,22 @@ class Waits:
             verdict, said = application.question(b"wait 1000 1 C")
             self.assertEqual((verdict, said[0], said[-2:]), ("throttle", "1", ["0", "-"]), "it would wait for too long")
 
+    def test_a_turn_is_given_to_nobody_else_when_another_call_is_late(self):
+        """A call that is late ends the connection on which the turn was granted. The caller still goes on at it, unless
+        it gives it up by name on another connection."""
+        with AskDaemon(rule(burst=1, rate=0.1, delay="60s")) as daemon, \
+                self.application(f"unix:{daemon.ask_path}", 5 * test_client.DEADLINE_MS, "questions") as application:
+            first = [said for _, said in (application.question(b"wait 60000 1 C") for _ in range(2))]
+            with stopped(daemon):
+                verdicts = []
+                while verdicts.count("timed out") < 2:
+                    verdicts.append(application.question(b"1 D")[0])
+            wait_until(lambda: application.question(b"1 D")[0] == "throttle", "the daemon is asked again")
+            self.assertEqual(daemon.stats()["ask_connections"], 1, "that of the first turn has ended")
+            self.assertEqual(daemon.stats()["ask_waits_given_up"], 0)
+            self.assertGreater(int(application.question(b"wait 60000 1 C")[1][-2]), 10_000, "behind the first turn")
+            self.assertEqual(application.question(b"release " + first[1][-1].encode())[0], "serve")
+
 
 class Learns:
     def test_what_to_do_while_nobody_answers_is_learned_from_the_rules(self):
@@ -239,7 +256,7 @@ class SameBuckets:
             self.assertEqual(application.question(b"1 C")[0], "serve")
 
 
-class Library(Learns, Refunds, Indicates, test_client.Asking):
+class Library(Waits, Learns, Refunds, Indicates, test_client.Asking):
     """libdthrottle itself."""
 
 

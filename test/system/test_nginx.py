@@ -339,6 +339,24 @@ class Questions(NginxTest):
             self.assertEqual({re.search('status="([A-Z]+)"', key)[1]: value for key, value in counts.items()
                               if "requests_total" in key and value}, {"SERVED": 1, "LEFT": 2})
 
+    def test_a_held_request_keeps_its_turn_when_others_find_that_the_daemon_hangs(self):
+        """That ends the connection on which the turn was granted. The request still goes on at it, so nobody else may
+        have it; and when its client leaves, it is given up on another connection."""
+        more = "dthrottle_tag $arg_tag; dthrottle_delay 1m; location /soon { dthrottle_timeout 100ms; }"
+        with open_ask_daemon(rule(match="b", burst=1), rule(burst=1, rate=0.02, delay="1m")) as daemon, \
+                Nginx(self.settings(daemon, more)) as server:
+            self.assertEqual(server.statuses(1, "/?tag=a"), [200])
+            with server.connect() as client:
+                client.sendall(b"GET /?tag=a HTTP/1.1\r\nHost: a\r\n\r\n")
+                wait_until(lambda: daemon.stats()["ask_waits"] == 1, "the request is held")
+                with stopped(daemon):
+                    wait_until(lambda: server.get("/soon?tag=b") and server.log.count("does not answer in time") >= 2,
+                               "the connection has ended")
+                wait_until(lambda: server.get("/?tag=b").status == 429, "the daemon is asked again")
+                self.assertEqual(daemon.stats()["ask_waits_given_up"], 0)
+                self.assertLess(daemon.admin_json("show a")["level"], -0.5)
+            wait_until(lambda: daemon.stats()["ask_waits_given_up"] == 1, "its slot is another's")
+
     def test_counts_of_all_workers_say_what_became_of_requests_and_outlive_a_reload(self):
         more = "dthrottle_tag $arg_tag; location = /metrics { dthrottle off; dthrottle_metrics; }"
         with open_ask_daemon(rule(burst=2)) as daemon, Nginx(self.settings(daemon, more), workers=2) as server:

@@ -6,6 +6,7 @@
 #include <ap_mpm.h>
 #include <apr_atomic.h>
 #include <apr_portable.h>
+#include <apr_thread_mutex.h>
 #include <http_config.h>
 #include <http_connection.h>
 #include <http_core.h>
@@ -36,6 +37,7 @@ struct dthrottle_hold {
   int timer, set;      /* descriptors; the set has the timer and the client. -1 until the hold is set */
   int client;          /* while `set` stands in its place; else -1 */
   const char* handler; /* that of the request, while it is suspended */
+  struct dthrottle_hold *next, **link; /* `link` points to it among all that are set; NULL: it is not set */
 };
 
 /* What is known of a connection. */
@@ -47,6 +49,8 @@ struct connection {
 static volatile apr_uint32_t held;
 static apr_uint32_t held_max; /* 0: the MPM does not wait for connections */
 static double worker_factor = 2; /* AsyncRequestWorkerFactor */
+static struct dthrottle_hold* set_holds; /* of this process */
+static apr_thread_mutex_t* set_mutex;    /* guards them */
 
 static struct connection* find_connection(conn_rec* c) {
   struct connection* connection = ap_get_module_config(c->conn_config, &dthrottle_module);
@@ -192,9 +196,28 @@ static int suspend(request_rec* r) {
 
 /* ---- A hold ---- */
 
+static void link_hold(struct dthrottle_hold* hold) {
+  apr_thread_mutex_lock(set_mutex);
+  hold->next = set_holds;
+  hold->link = &set_holds;
+  if (hold->next != NULL) hold->next->link = &hold->next;
+  set_holds = hold;
+  apr_thread_mutex_unlock(set_mutex);
+}
+
+static void unlink_hold(struct dthrottle_hold* hold) {
+  if (hold->link == NULL) return;
+  apr_thread_mutex_lock(set_mutex);
+  *hold->link = hold->next;
+  if (hold->next != NULL) hold->next->link = hold->link;
+  hold->link = NULL;
+  apr_thread_mutex_unlock(set_mutex);
+}
+
 static apr_status_t clean_up(void* baton) {
   struct dthrottle_hold* const hold = baton;
   struct connection* const connection = find_connection(hold->r->connection);
+  unlink_hold(hold);
   if (connection->held == hold) { /* the process ends */
     connection->held = NULL;
     put_client(hold);
@@ -243,6 +266,7 @@ bool dthrottle_set_hold(struct dthrottle_hold* hold, apr_interval_time_t us, voi
   hold->left = left;
   hold->baton = baton;
   ap_set_module_config(hold->r->request_config, &dthrottle_module, hold);
+  link_hold(hold);
   return true;
 }
 
@@ -259,8 +283,20 @@ static int read_worker_factor(apr_pool_t* pool, apr_pool_t* log_pool, apr_pool_t
   return OK;
 }
 
-void dthrottle_begin_holding(int threads) {
+/* The process ends. The MPM ends neither the requests that are held nor their connections before. */
+static apr_status_t give_all_up(void* baton) {
+  (void)baton;
+  for (; set_holds != NULL; set_holds = set_holds->next) {
+    give_up(set_holds);
+    set_holds->link = NULL;
+  }
+  return APR_SUCCESS;
+}
+
+void dthrottle_begin_holding(apr_pool_t* pool, int threads) {
   int waits = 0;
+  apr_thread_mutex_create(&set_mutex, APR_THREAD_MUTEX_DEFAULT, pool);
+  apr_pool_cleanup_register(pool, NULL, give_all_up, apr_pool_cleanup_null);
   held_max = 0;
   if (ap_mpm_query(AP_MPMQ_CAN_WAITIO, &waits) == APR_SUCCESS && waits) {
     held_max = (apr_uint32_t)(threads * (1 + worker_factor) / 2);

@@ -18,9 +18,10 @@ enum { DTHROTTLE_NS_PER_US = 1000 };
 /* A request that is held, or may be. It lives as long as the request. */
 struct dthrottle_hold;
 
-/* For the process that reads settings, and for a child process that begins. */
+/* For the process that reads settings, and for a child process that begins. When `pool` ends, all that has been set is
+ * given up; what `left` needs for that must be there still. */
 void dthrottle_register_holding(void);
-void dthrottle_begin_holding(int threads);
+void dthrottle_begin_holding(apr_pool_t* pool, int threads);
 
 /* Whether this request can be held so. Else only its thread can: another MPM, a stream of HTTP/2, an internal redirect, or
  * a request for which Apache itself asks for a password, as it does that before the handler. */

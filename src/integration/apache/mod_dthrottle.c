@@ -291,7 +291,6 @@ static void begin_child(apr_pool_t* pool, server_rec* server) {
   dthrottle_options options = {0};
   ap_mpm_query(AP_MPMQ_MAX_THREADS, &threads);
   sleeping_max = threads < 2 ? 1 : (apr_uint32_t)threads / 2;
-  dthrottle_begin_holding(threads);
   options.connections_max = threads < 1 ? 1 : threads < 1024 ? (unsigned)threads : 1024;
   const apr_array_header_t* const daemons = dthrottle_daemons();
   for (int i = 0; daemons != NULL && i < daemons->nelts; i++) {
@@ -304,6 +303,7 @@ static void begin_child(apr_pool_t* pool, server_rec* server) {
       ap_log_error(APLOG_MARK, APLOG_ERR, errno, server, "dthrottle: %s cannot be opened", daemon->address);
     }
   }
+  dthrottle_begin_holding(pool, threads); /* so it ends before they are closed */
 }
 
 static void register_hooks(apr_pool_t* pool) {

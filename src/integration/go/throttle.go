@@ -154,7 +154,8 @@ func (c *Client) AskWaiting(ctx context.Context, wait time.Duration, tags ...Tag
 	if ms > math.MaxUint32 {
 		ms = math.MaxUint32
 	}
-	return c.question(ctx, "take wait="+strconv.FormatInt(ms, 10), tags, false)
+	// Whatever becomes of the connection, on which other calls ask too.
+	return c.question(ctx, "take wait="+strconv.FormatInt(ms, 10)+" keep", tags, false)
 }
 
 // Peek says what AskQuestion would be told now. Nothing is spent.

@@ -61,7 +61,8 @@ const NO_QUESTION = {
 }
 
 // `tags` are one tag or several that cost 1 each, or an object or Map of tags to costs. `line` is undefined where they
-// are no question. `ttlMs` is that of a hold; `waitMs`, for how long the question rather waits than being refused.
+// are no question. `ttlMs` is that of a hold; `waitMs`, for how long the question rather waits than being refused,
+// whatever becomes of the connection, on which other calls ask too.
 class Question {
   constructor (verb, tags, { ttlMs, waitMs = 0 } = {}) {
     const pairs = pairsOf(tags)
@@ -69,7 +70,7 @@ class Question {
     if (pairs.length < 1 || pairs.length > TAGS_MAX || !pairs.every(fits)) return
     this.holds = ttlMs !== undefined
     if (this.holds) verb = `${verb} ${Math.floor(ttlMs)}`
-    else if (waitMs >= 1) verb = `${verb} wait=${Math.min(Math.floor(waitMs), COST_MAX)}`
+    else if (waitMs >= 1) verb = `${verb} wait=${Math.min(Math.floor(waitMs), COST_MAX)} keep`
     const most = Math.floor((QUESTION_LINE_BYTES - verb.length) / pairs.length) - AROUND_BYTES
     this.tags = pairs.map(([tag]) => tag)
     this.words = this.tags.map((tag) => word(tag, most))

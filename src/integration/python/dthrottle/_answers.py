@@ -111,7 +111,8 @@ def costs_of(tags, count):
 
 class Question:
     """One line of the ask protocol. `tags` are one tag or several that cost 1 each, or a mapping of tags to costs.
-    `ttl` in seconds is that of a hold; `wait`, for how many seconds it rather waits than being refused."""
+    `ttl` in seconds is that of a hold; `wait`, for how many seconds it rather waits than being refused, whatever
+    becomes of the connection, on which other calls ask too."""
 
     def __init__(self, verb, tags, ttl=None, wait=0.0):
         self.tags = tags_of(tags)
@@ -121,7 +122,7 @@ class Question:
         if self.holds:
             verb = b"%s %d" % (verb, min(ttl * 1000, COST_MAX))
         elif wait > 0:
-            verb = b"%s wait=%d" % (verb, min(wait * 1000, COST_MAX))
+            verb = b"%s wait=%d keep" % (verb, min(wait * 1000, COST_MAX))
         if 1 <= len(self.tags) <= TAGS_MAX and costs is not None:
             most = (QUESTION_LINE_BYTES - len(verb)) // len(self.tags) - _AROUND_BYTES
             self.words = [_word(tag, most) for tag in self.tags]

@@ -125,14 +125,14 @@ module Dthrottle
 
   # One line of the ask protocol. `tags` are one tag or several that cost 1 each, or a hash of tags to costs. `line` is
   # nil where they are no question. `ttl` in seconds is that of a hold; `wait`, for how many seconds it rather waits
-  # than being refused.
+  # than being refused, whatever becomes of the connection, on which other calls ask too.
   class Question
     attr_reader :line, :words
 
     def initialize(verb, tags, ttl: nil, wait: 0)
       @holds = !ttl.nil?
       if @holds then verb = "#{verb} #{[ttl * 1000, COSTS.last].min.to_i}"
-      elsif wait * 1000 >= 1 then verb = "#{verb} wait=#{[(wait * 1000).to_i, COSTS.last].min}"
+      elsif wait * 1000 >= 1 then verb = "#{verb} wait=#{[(wait * 1000).to_i, COSTS.last].min} keep"
       end
       costs = Dthrottle.costs_of(tags)
       @tags = costs.map(&:first)
