@@ -9,6 +9,7 @@ namespace dthrottle {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kAtLimit = 1e-12;    // of the limit; eigenvalues are not known better
 
 }    // namespace
 
@@ -41,7 +42,7 @@ double PairwiseGainMax(std::span<const double> inverse_slopes, double weight_max
 }
 
 bool Stable(double gamma, double lambda_max) {
-  return gamma > 0 && gamma * lambda_max < 2;
+  return gamma > 0 && gamma * lambda_max < 2 * (1 - kAtLimit);
 }
 
 double StableGammaWithoutSpectrum(const Graph& graph) {

@@ -34,7 +34,8 @@ double SpareBandwidthGainMax(const Graph& graph);
 // GDRL.
 double PairwiseGainMax(std::span<const double> inverse_slopes, double weight_max = 1);
 
-// DST Lemma 2: rounds (14) converge if and only if gamma < 2 / lambda_n, for a connected graph.
+// DST Lemma 2: rounds (14) converge if and only if gamma < 2 / lambda_n, for a connected graph. A gamma that is nearer
+// to the limit than an eigenvalue is known counts as at it.
 bool Stable(double gamma, double lambda_max);
 
 // A gamma below this is stable by Lemma 2, without eigenvalues: lambda_n is at most the largest sum of strengths of two

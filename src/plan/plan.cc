@@ -225,7 +225,7 @@ Result<Plan> MakePlan(NamedGraph named, std::string source, const Question& ques
   plan.stable_below_simple = StableGammaWithoutSpectrum(graph);
   plan.gdrl_gain_max = SpareBandwidthGainMax(graph);
   plan.convergence_factor = ConvergenceFactor(*ends, plan.gamma);
-  plan.rounds_to_settle = RoundsTo(kSettled, plan.convergence_factor);
+  if (plan.stable) plan.rounds_to_settle = RoundsTo(kSettled, plan.convergence_factor);
   if (plan.rounds_to_settle && question.period_s) {
     plan.seconds_to_settle = *question.period_s * static_cast<double>(*plan.rounds_to_settle);
   }

@@ -93,6 +93,13 @@ class Plan(SystemTest):
         self.assertEqual((found["stable"], found["phi_ss"], found["rounds_to_settle"]), (False, None, None))
 
     def test_ten_thousand_nodes_have_the_ends_of_their_spectrum_and_a_simulation(self):
+    def test_a_gamma_at_the_limit_is_not_stable(self):
+        for graph, gamma in (("ring:4", 0.5), ("path:2", 1), ("complete:5", 0.4)):
+            with self.subTest(graph):
+                found = self.quick(graph, "--gamma", gamma)
+                self.assertEqual((found["stable"], found["phi_ss"], found["rounds_to_settle"]), (False, None, None))
+                self.assertTrue(self.quick(graph, "--gamma", gamma * (1 - 1e-9))["stable"])
+
         done = plan("regular:10000:4", "--no-weights", "--json")
         self.assertEqual((done.returncode, done.stderr), (EX_OK, ""))
         found = json.loads(done.stdout)
