@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -14,18 +16,70 @@
 
 namespace dthrottle {
 
+namespace {
+
+// Runs a child to its end. A SIGINT that waits because of a TemporaryFolder ends the child, also if that has had none.
+class Runner {
+ public:
+  Runner(uv_loop_t* loop, const ChildCommand& command) : loop_(loop) {
+    DT_CHECK(uv_timer_init(loop_, &look_) == 0);
+    look_.data = this;
+    uv_timer_start(&look_, [](uv_timer_t* timer) { static_cast<Runner*>(timer->data)->Look(); }, kLookMs, kLookMs);
+    child_.emplace(loop_, command, [this](ChildOutcome said) { End(std::move(said)); });
+  }
+
+  ChildOutcome Finish() {
+    uv_run(loop_, UV_RUN_DEFAULT);
+    child_.reset();
+    return std::move(outcome_);
+  }
+
+ private:
+  static constexpr std::uint64_t kLookMs = 100;
+
+  void Look() {
+    sigset_t waiting;
+    if (sigpending(&waiting) != 0 || sigismember(&waiting, SIGINT) != 1) return;
+    child_.reset();
+    ChildOutcome ended;
+    ended.said = "it was interrupted";
+    End(std::move(ended));
+  }
+
+  void End(ChildOutcome said) {
+    outcome_ = std::move(said);
+    uv_close(reinterpret_cast<uv_handle_t*>(&look_), nullptr);
+  }
+
+  uv_loop_t* loop_;
+  uv_timer_t look_;
+  std::optional<Child> child_;
+  ChildOutcome outcome_;
+};
+
+}    // namespace
+
 Result<TemporaryFolder> TemporaryFolder::Make() {
   const char* parent = std::getenv("TMPDIR");
   std::string path = std::string(parent != nullptr && *parent != '\0' ? parent : "/tmp") + "/dthrottle-XXXXXX";
-  if (::mkdtemp(path.data()) == nullptr) return Fail(fmt::format("{}: {}", path, std::strerror(errno)));
-  return TemporaryFolder(path);
+  sigset_t interrupt, before;
+  sigemptyset(&interrupt);
+  sigaddset(&interrupt, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &interrupt, &before);
+  if (::mkdtemp(path.data()) != nullptr) return TemporaryFolder(path, before);
+  const int reason = errno;
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return Fail(fmt::format("{}: {}", path, std::strerror(reason)));
 }
 
-TemporaryFolder::TemporaryFolder(TemporaryFolder&& other) noexcept : path_(std::exchange(other.path_, {})) {}
+TemporaryFolder::TemporaryFolder(TemporaryFolder&& other) noexcept
+    : path_(std::exchange(other.path_, {})), before_(other.before_) {}
 
 TemporaryFolder::~TemporaryFolder() {
+  if (path_.empty()) return;
   std::error_code ignored;
-  if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  std::filesystem::remove_all(path_, ignored);
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
 Result<Finished> Run(const std::vector<std::string>& command, const std::filesystem::path& folder,
@@ -40,11 +94,7 @@ Result<Finished> Run(const std::vector<std::string>& command, const std::filesys
                             .errors_too = true};
   uv_loop_t loop;
   DT_CHECK(uv_loop_init(&loop) == 0);
-  ChildOutcome outcome;
-  {
-    const Child child(&loop, wanted, [&outcome](ChildOutcome said) { outcome = std::move(said); });
-    uv_run(&loop, UV_RUN_DEFAULT);
-  }
+  const ChildOutcome outcome = Runner(&loop, wanted).Finish();
   DT_CHECK(uv_loop_close(&loop) == 0);
   if (outcome.error == UV_ENOENT) return Fail(fmt::format("{} is not installed (package {})", command[0], package));
   if (!outcome.status) return Fail(fmt::format("{}: {}", command[0], outcome.said));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -11,9 +12,11 @@
 
 namespace dthrottle {
 
-// A folder under TMPDIR, or /tmp, that goes away with everything in it.
+// A folder under TMPDIR, or /tmp, that goes away with everything in it. While it lives a SIGINT waits, so that no
+// Ctrl-C leaves the folder behind; Run ends then.
 class TemporaryFolder {
  public:
+  // REQUIRES: it dies in the thread that makes it.
   static Result<TemporaryFolder> Make();
   TemporaryFolder(TemporaryFolder&& other) noexcept;
   TemporaryFolder& operator=(TemporaryFolder&&) = delete;
@@ -22,9 +25,10 @@ class TemporaryFolder {
   const std::filesystem::path& path() const { return path_; }
 
  private:
-  explicit TemporaryFolder(std::filesystem::path path) : path_(std::move(path)) {}
+  TemporaryFolder(std::filesystem::path path, const sigset_t& before) : path_(std::move(path)), before_(before) {}
 
   std::filesystem::path path_;    // empty: moved from
+  sigset_t before_;               // the signals that were blocked
 };
 
 struct Finished {

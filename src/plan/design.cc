@@ -142,9 +142,11 @@ std::optional<Solution> ParseSolution(std::string_view text, std::size_t unknown
 }
 
 Result<Solution> Solve(const Problem& problem, const Solver& solver) {
+  const std::string asked = problem.Text();
+  if (solver.go_on && !solver.go_on()) return Fail("interrupted");
   const Result<TemporaryFolder> folder = TemporaryFolder::Make();
   if (!folder) return tl::unexpected(folder.error());
-  for (const auto& [name, text] : {std::pair<const char*, std::string>("problem", problem.Text()),
+  for (const auto& [name, text] : {std::pair<const char*, std::string>("problem", asked),
                                    std::pair<const char*, std::string>("param.csdp", kParameters)}) {
     if (const auto written = ReplaceFile(folder->path() / name, text); !written) return Fail(written.error().message);
   }

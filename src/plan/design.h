@@ -5,6 +5,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ inline constexpr std::size_t kDesignLinksMax = 500;
 struct Solver {
   std::string program = "csdp";                   // found in PATH unless it has a slash
   std::chrono::milliseconds patience{120'000};    // for one problem
+  std::function<bool()> go_on;                    // asked right before it runs; empty: it runs
 };
 
 struct Design {

@@ -160,6 +160,12 @@ void AddSimulation(Plan& plan, const Graph& graph, const Question& question, Prn
   plan.simulated = SimulateDispersion(graph, plan.gamma, variances, rounds, prng, going);
 }
 
+// The same, as long as nobody has ended the work meanwhile.
+Solver SolverThatGoes(Solver solver, std::string_view what, const Going& going) {
+  solver.go_on = [what, going] { return going(what, std::nullopt); };
+  return solver;
+}
+
 void AddOverThrottling(Plan& plan, const Graph& graph, const Question& question) {
   if (!question.limit_total || !plan.stable) return;
   if (!plan.whole() && !plan.simulated) return;
@@ -240,12 +246,13 @@ Result<Plan> MakePlan(NamedGraph named, std::string source, const Question& ques
   AddOverThrottling(plan, graph, question);
   if (whole) plan.suggestions = SuggestLinks(graph, spectrum, variance, question.suggestions, going);
   if (question.solver && going("fastest weights", std::nullopt)) {
-    plan.fastest.emplace(FastestWeights(graph, plan.gamma, *question.solver));
+    plan.fastest.emplace(FastestWeights(graph, plan.gamma, SolverThatGoes(*question.solver, "fastest weights", going)));
   }
   if (question.solver && going("most robust weights", std::nullopt)) {
-    plan.robust.emplace(MostRobustWeights(graph, plan.gamma, variance, *question.solver));
+    plan.robust.emplace(
+        MostRobustWeights(graph, plan.gamma, variance, SolverThatGoes(*question.solver, "most robust weights", going)));
   }
-  if (plan.robust && !*plan.robust) going("most robust weights", std::nullopt);    // Ctrl-C ends csdp too
+  going("the end", std::nullopt);    // Ctrl-C since the last look; csdp ends of it too
   plan.source = std::move(source);
   plan.graph = std::move(named);
   return plan;

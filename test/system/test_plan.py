@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 
 from common import SystemTest
 from daemon import DTHROTTLED, fresh_directory, wait_until
@@ -131,6 +132,34 @@ class Plan(SystemTest):
         self.assertIn("interrupted: what was not reached is left out", errors)
         for words in ("lambda_2 0.267949", "simulated", "link to add"):
             self.assertIn(words, out)
+
+    def test_ctrl_c_that_csdp_has_not_heard_of_is_heeded(self):
+        begun, _, script = self.solver_that_waits()
+        for times in (1, 3):
+            with self.subTest(times):
+                begun.unlink(missing_ok=True)
+                with subprocess.Popen([PLAN, "ring:12", "--csdp", script], stdout=subprocess.PIPE,
+                                      stderr=subprocess.PIPE, text=True,
+                                      env={**os.environ, "TMPDIR": str(self.directory)}) as process:
+                    wait_until(begun.exists, "csdp runs")
+                    for _ in range(times):
+                        process.send_signal(signal.SIGINT)
+                        time.sleep(0.02)
+                    out, errors = process.communicate(timeout=60)
+                self.assertEqual(process.returncode, 130, errors)
+                self.assertIn("interrupted: what was not reached is left out", errors)
+                self.assertIn("link to add", out)
+                self.assertEqual(list(self.directory.glob("dthrottle-*")), [])
+
+    def test_ctrl_c_is_not_lost_while_csdp_ends_well(self):
+        if shutil.which("csdp") is None:
+            self.skipTest("csdp is not installed (package coinor-csdp)")
+        script, again = self.directory / "csdp", self.directory / "again"
+        script.write_text(f'#!/bin/sh\ncsdp "$@" || exit\n[ ! -e {again} ] || kill -INT $PPID\ntouch {again}\n')
+        script.chmod(0o755)
+        done = plan("ring:12", "--rounds", 0, "--csdp", script)
+        self.assertEqual(done.returncode, 130, done.stderr)
+        self.assertIn("interrupted: what was not reached is left out", done.stderr)
 
     def test_a_terminal_is_told_how_far_it_is(self):
         begun, word, script = self.solver_that_waits()
