@@ -205,7 +205,7 @@ class Lexer {
         text_.remove_prefix(i + 1);
         return token;
       }
-      if (text_[i] == '\\' && i + 1 < text_.size() && text_[i + 1] == '"') ++i;
+      if (text_[i] == '\\' && i + 1 < text_.size() && (text_[i + 1] == '"' || text_[i + 1] == '\\')) ++i;
       if (text_[i] == '\n') ++line_;
       token.text += text_[i];
     }
@@ -344,6 +344,7 @@ Result<NamedGraph> ParseGraph(std::string_view text, std::string_view file) {
   if (text.size() > kGraphBytesMax) {
     return Fail(fmt::format("{}: {} bytes; at most {} are read", file, text.size(), kGraphBytesMax));
   }
+  if (constexpr std::string_view kMark = "\xef\xbb\xbf"; text.starts_with(kMark)) text.remove_prefix(kMark.size());
   // DOT begins with a comment or one of three words; so could a list of links, but then without a "{".
   const Builder nobody(file);
   const Result<Token> first = Lexer(text, nobody).Next();

@@ -27,7 +27,7 @@ struct NamedGraph {
   std::vector<std::string> notes;    // what a person should know about how it was read
 };
 
-// Either of the two below: DOT if the first word is "graph", "digraph" or "strict".
+// Either of the two below: DOT if the first word is "graph", "digraph" or "strict". A byte order mark is skipped.
 Result<NamedGraph> ParseGraph(std::string_view text, std::string_view file);
 
 // A line "a b [weight]" for each link, weight 1 if there is none; "#" begins a comment. Nodes are in the order of their

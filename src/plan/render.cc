@@ -186,11 +186,11 @@ Json OrNull(const std::optional<T>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
-// In quotes, as DOT has it.
+// In quotes, as DOT has it, and with every backslash twice: one at the end would take the mark behind it.
 std::string Quoted(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
-    if (c == '"') out += '\\';
+    if (c == '"' || c == '\\') out += '\\';
     out += c;
   }
   return out + '"';

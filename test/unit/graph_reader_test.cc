@@ -73,6 +73,12 @@ TEST_CASE("DOT says the same") {
   CHECK(Read("graph b\n").names == Names{"graph", "b"});
 }
 
+TEST_CASE("a backslash is read as it is written, and a byte order mark is none of the graph") {
+  CHECK(Read(R"(graph { "a\\b" -- "c\\"; "d\e" -- "c\\" })").names == Names{R"(a\b)", R"(c\)", R"(d\e)"});
+  CHECK(Read("\xef\xbb\xbf" "graph { a -- b }").names == Names{"a", "b"});
+  CHECK(Read("\xef\xbb\xbf" "a b\n").names == Names{"a", "b"});
+}
+
 TEST_CASE("what DOT has and a plan cannot use is refused with its line") {
   CHECK(Complaint("digraph { a -> b }") == "file:1: links have no direction here: use graph and --");
   CHECK(Complaint("graph {\n a -> b }") == "file:2: links have no direction here: use --");
