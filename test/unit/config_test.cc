@@ -503,6 +503,20 @@ TEST_CASE("a tolerance below what theory allows is a warning") {
   CHECK(!ParseSettings("[[rule]]\nburst=1\nrate=1\ntolerance=-1\n", "f").ok());
 }
 
+TEST_CASE("debt that hosts forget is a warning, from where the limit breaks") {
+  const std::string rule = "burst=100\nrate=100\nmax_debt=";
+  CHECK_THAT(WarningsOf(rule + "999\n", 4, "5s"),
+             Catch::Contains("max_debt = 999 and 4 hosts: they forget what others served beyond it, so that the limit "
+                             "does not hold where more is asked for; 1000, which is 2 x rate x peers.period, fits, or "
+                             "no max_debt\n"));
+  CHECK(WarningsOf(rule + "1000\n", 4, "5s").find("max_debt") == std::string::npos);
+  CHECK_THAT(WarningsOf(rule + "499\n", 2, "5s"), Catch::Contains("500, which is 1 x rate x peers.period, fits"));
+  CHECK(WarningsOf(rule + "500\n", 2, "5s").find("max_debt") == std::string::npos);
+  for (const char* share : {"local", "forecast", "capacity"}) {
+    CHECK(WarningsOf(rule + fmt::format("0\nshare=\"{}\"\n", share), 4).find("max_debt") == std::string::npos);
+  }
+}
+
 TEST_CASE("text that is not TOML is one error with its place") {
   const auto problems = Problems("[query]\nthreads = \n");
   REQUIRE(problems.size() == 1);
