@@ -216,6 +216,8 @@ class Model(SystemTest):
             self.near(found["max_excess"], expected["max_excess"], tolerance)
             self.near(found["refuses_s"], expected["blackout_after_saturated_period_s"], tolerance)
             self.near(found["long_run_error"], expected["long_run_error_lost_deltas"], tolerance)
+            wasted = 2 * case["rate"] * case["period"]
+            self.near(found["daemon_bound"], expected["max_excess"] + wasted, tolerance)
 
     def test_golden_logistic(self):
         for case, expected, tolerance in self.each("logistic", 14):

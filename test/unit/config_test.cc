@@ -11,6 +11,8 @@
 #include "config/load.h"
 #include "config/values.h"
 #include "rule/rulebook.h"
+#include "share/accuracy/certificate.h"
+#include "share/check.h"
 
 namespace dthrottle {
 namespace {
@@ -457,9 +459,8 @@ TEST_CASE("a share that does not fit the numbers of its rule is a warning that s
     CHECK(warnings.find(what) != std::string::npos);
   };
   says(WarningsOf("burst=100\nrate=1\n", 16),
-       "share = \"debit\" with 16 hosts: they may serve 1515 beyond the limit, 15 x (burst + rate x peers.period), "
-       "before "
-       "all know, where it allows 160 in a minute; share = \"forecast\" fits");
+       "share = \"debit\" with 16 hosts: they may serve 1517 beyond the limit, 15 x (burst + rate x peers.period) + "
+       "2 x rate x peers.period, before all know, where it allows 160 in a minute; share = \"forecast\" fits");
   says(WarningsOf("burst=1000\nrate=5\n", 5), "share = \"capacity\" fits");
   says(WarningsOf("burst=5\nrate=0.1\n", 5), "a shorter period or a smaller burst fits");
   says(WarningsOf("burst=3\nrate=0.1\n", 5), "a shorter period or a smaller burst fits");
@@ -494,13 +495,25 @@ TEST_CASE("a tolerance below what theory allows is a warning") {
   const std::string rule = "burst=100\nrate=100\n";
   const std::string warnings = WarningsOf(rule + "tolerance=9\n", 4);
   CHECK(warnings ==
-        "f:7:1: warning: rule \"r\": tolerance = 9 but 4 hosts may serve 600 beyond the 6100 of a minute, 10 %: fewer "
+        "f:7:1: warning: rule \"r\": tolerance = 9 but 4 hosts may serve 800 beyond the 6100 of a minute, 13 %: fewer "
         "hosts, a smaller burst, share = \"forecast\" or share = \"capacity\" fits\n");
-  CHECK(WarningsOf(rule + "tolerance=10\n", 4) == "");
+  CHECK(WarningsOf(rule + "tolerance=14\n", 4) == "");
   CHECK(WarningsOf(rule + "tolerance=5\nshare=\"forecast\"\n", 4) == "");    // 3 x 100
   CHECK(WarningsOf(rule + "tolerance=4\nshare=\"forecast\"\n", 4).find("a smaller max_unheard") != std::string::npos);
   CHECK(WarningsOf(rule + "tolerance=1\nshare=\"forecast\"\nmax_unheard=10\n", 4) == "");
   CHECK(!ParseSettings("[[rule]]\nburst=1\nrate=1\ntolerance=-1\n", "f").ok());
+}
+
+TEST_CASE("what hosts may serve beyond a limit is what their certificate allows") {
+  const BoundTerms terms{100, 100, std::nullopt, 5s};
+  Rule rule;
+  rule.burst = rule.rate = 100;
+  for (const int hosts : {1, 2, 16}) {
+    CAPTURE(hosts);
+    const std::vector<PeerAge> peers(static_cast<std::size_t>(hosts) - 1);
+    const FleetTerms fleet{static_cast<double>(hosts), 5s};
+    CHECK(ExcessOf(Share::kDebit, rule, fleet) == ExcessBound(terms, peers));
+  }
 }
 
 TEST_CASE("debt that hosts forget is a warning, from where the limit breaks") {

@@ -4,15 +4,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "bucket/bucket.h"
 #include "io/number_option.h"
 #include "plan/model/model.h"
+#include "share/accuracy/certificate.h"
 
 namespace dthrottle::plan {
 namespace {
@@ -114,11 +118,15 @@ struct ExcessOptions {
 
 // When all hosts are asked for all that there is from full buckets on: the others' hits are heard a period and a delay
 // later at the latest, and debits of a period are paid by refill. A host that serves x hears of (1 - loss) (n - 1) x,
-// and both together are the rate.
+// and both together are the rate. The daemon's bound is of any stretch of time, in which wasted refill pays too.
 Table Excess(const ExcessOptions& o) {
   const double others = o.hosts - 1;
   Table table;
+  const auto duration = [](double seconds) { return Duration(std::llround(seconds * 1e9)); };
+  const BoundTerms terms{o.burst, o.rate, std::nullopt, duration(o.period)};
+  const std::vector<PeerAge> peers(static_cast<std::size_t>(others), PeerAge{Duration(0), duration(o.delay)});
   table.facts = {{"max_excess", others * (o.burst + o.rate * (o.period + o.delay))},
+                 {"daemon_bound", ExcessBound(terms, peers)},
                  {"refuses_s", others * (o.burst + o.rate * o.period) / o.rate},
                  {"long_run_error", o.hosts / (1 + (1 - o.loss) * others) - 1}};
   return table;

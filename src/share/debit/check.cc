@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <string_view>
 
 #include "share/debit/debits.h"
@@ -27,9 +28,10 @@ void CheckDebt(const Rule& rule, const FleetTerms& fleet, std::vector<std::strin
 
 }    // namespace
 
-// Each peer may serve a burst, and the rate until it is heard.
+// Peers are heard in time, and at once.
 std::optional<Tokens> Debits::Excess(const Rule& rule, const FleetTerms& fleet) {
-  return (fleet.hosts - 1) * ExcessOfPeer({rule.burst, rule.rate, std::nullopt, fleet.period}, {});
+  const std::vector<PeerAge> peers(static_cast<std::size_t>(fleet.hosts) - 1);
+  return ExcessBound({rule.burst, rule.rate, std::nullopt, fleet.period}, peers);
 }
 
 // Until hosts have heard of each other all that each could serve alone, the limit does not hold; then the client waits
@@ -45,8 +47,8 @@ void Debits::Check(const Rule& rule, const FleetTerms& fleet, std::vector<std::s
                                                                                         : "a shorter period or a "
                                                                                           "smaller burst";
   warnings.push_back(fmt::format(
-      "share = \"debit\" with {} hosts: they may serve {:.0f} beyond the limit, {} x (burst + rate x peers.period), "
-      "before all know, where it allows {:.0f} in a minute; {} fits",
+      "share = \"debit\" with {} hosts: they may serve {:.0f} beyond the limit, {} x (burst + rate x peers.period) + "
+      "2 x rate x peers.period, before all know, where it allows {:.0f} in a minute; {} fits",
       fleet.hosts, excess, fleet.hosts - 1, InAMinute(rule), fits));
 }
 
