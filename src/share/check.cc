@@ -30,6 +30,10 @@ std::vector<std::string> CheckShare(const Rule& rule, const FleetTerms& fleet) {
   return warnings;
 }
 
+bool CapacityFits(const Rule& rule, const FleetTerms& fleet) {
+  return rule.burst >= fleet.hosts && rule.rate >= fleet.hosts;
+}
+
 Tokens InAMinute(const Rule& rule) {
   return rule.burst + 60 * rule.rate;
 }
@@ -40,8 +44,9 @@ void CheckTolerance(const Rule& rule, const FleetTerms& fleet, Tokens excess, co
   if (rule.tolerance == 0 || percent <= rule.tolerance) return;
   warnings.push_back(fmt::format(
       "tolerance = {} but {} hosts may serve {:.0f} beyond the {:.0f} of a minute, {:.0f} %: fewer hosts, a smaller "
-      "burst, {} or share = \"capacity\" fits",
-      rule.tolerance, fleet.hosts, excess, InAMinute(rule), percent, fits));
+      "burst{} {}{} fits",
+      rule.tolerance, fleet.hosts, excess, InAMinute(rule), percent, CapacityFits(rule, fleet) ? "," : " or", fits,
+      CapacityFits(rule, fleet) ? " or share = \"capacity\"" : ""));
 }
 
 }    // namespace dthrottle

@@ -29,6 +29,9 @@ std::optional<Tokens> ExcessOf(Share share, const Rule& rule, const FleetTerms& 
 // What this way of sharing does badly with the numbers of the rule, a sentence each. REQUIRES: the rule is not off.
 std::vector<std::string> CheckShare(const Rule& rule, const FleetTerms& fleet);
 
+// Whether a part of the burst and of the rate for each host is a token and more, as "capacity" needs it.
+bool CapacityFits(const Rule& rule, const FleetTerms& fleet);
+
 // For the ways: what a rule lets through in a minute, which is the time that a tolerance is for; and the warning if
 // `excess` is more than the rule tolerates. `fits` says what would be better.
 Tokens InAMinute(const Rule& rule);

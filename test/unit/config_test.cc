@@ -516,6 +516,16 @@ TEST_CASE("what hosts may serve beyond a limit is what their certificate allows"
   }
 }
 
+TEST_CASE("capacity is not what fits where a host's part would be less than a token") {
+  const auto warnings = [](int burst, int rate) {
+    return WarningsOf(fmt::format("burst={}\nrate={}\ntolerance=5\n", burst, rate), 64);
+  };
+  CHECK_THAT(warnings(40, 200), Catch::Contains("a smaller burst or share = \"forecast\" fits"));
+  CHECK(warnings(40, 200).find("capacity") == std::string::npos);
+  CHECK(warnings(200, 40).find("capacity") == std::string::npos);
+  CHECK_THAT(warnings(64, 200), Catch::Contains("share = \"forecast\" or share = \"capacity\" fits"));
+}
+
 TEST_CASE("debt that hosts forget is a warning, from where the limit breaks") {
   const std::string rule = "burst=100\nrate=100\nmax_debt=";
   CHECK_THAT(WarningsOf(rule + "999\n", 4, "5s"),

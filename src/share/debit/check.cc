@@ -42,10 +42,9 @@ void Debits::Check(const Rule& rule, const FleetTerms& fleet, std::vector<std::s
   CheckTolerance(rule, fleet, excess, "share = \"forecast\"", warnings);
   if (excess <= InAMinute(rule)) return;
   const auto foretold = ExcessOf(Share::kForecast, rule, fleet);
-  const std::string_view fits = foretold && 2 * *foretold < excess                        ? "share = \"forecast\""
-                                : rule.burst >= fleet.hosts && rule.rate >= fleet.hosts ? "share = \"capacity\""
-                                                                                        : "a shorter period or a "
-                                                                                          "smaller burst";
+  const std::string_view fits = foretold && 2 * *foretold < excess ? "share = \"forecast\""
+                                : CapacityFits(rule, fleet)       ? "share = \"capacity\""
+                                                                  : "a shorter period or a smaller burst";
   warnings.push_back(fmt::format(
       "share = \"debit\" with {} hosts: they may serve {:.0f} beyond the limit, {} x (burst + rate x peers.period) + "
       "2 x rate x peers.period, before all know, where it allows {:.0f} in a minute; {} fits",
