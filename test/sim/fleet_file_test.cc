@@ -205,6 +205,12 @@ TEST_CASE("what no key can know by itself is checked together") {
         std::vector<std::string>{"f: warning: capacity.graph = \"list\" names hosts of its own: simulated as "
                                  "\"regular\" with capacity.degree = 4"});
   CHECK(Problems("[[rule]]\nburst = 9\nrate = 5\nshare = \"capacity\"\n[[workload]]\nrate = 3\n").empty());
+  const std::string divided =
+      "[[rule]]\nname = \"r\"\nburst = 9\nrate = 50\nshare = \"capacity\"\n[[workload]]\nrate = 3\n";
+  CHECK(Problems("[fleet]\nhosts = 9\n" + divided).empty());
+  CHECK(Problems("[fleet]\nhosts = 10\n" + divided) ==
+        std::vector<std::string>{"f: warning: rule \"r\": burst = 9 among 10 hosts is less than a token for each: as none "
+                                 "holds less than one, 10 can be served at once; raise burst, or share = \"debit\""});
   CHECK(ProblemsWith("[capacity]\nindicator = \"reported\"\ngain = 0.1\n") ==
         std::vector<std::string>{"f: error: capacity.indicator = \"reported\": must be another one, because nobody "
                                  "reports here and parts would never move"});
