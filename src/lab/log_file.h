@@ -2,14 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/result.h"
-
-struct gzFile_s;
 
 namespace dthrottle::lab {
 
@@ -31,21 +30,21 @@ class LogFile {
   std::optional<Line> Next();
 
   // Empty if the file was read to its end.
-  const std::string& error() const { return error_; }
+  const std::string& error() const;
 
   // Part of the file that has been read, 0 to 1; -1 where its size is not known.
   double Progress() const;
 
  private:
-  LogFile(gzFile_s* file, std::int64_t size);
+  class Bytes;
+  LogFile(std::unique_ptr<Bytes> bytes, std::int64_t size);
   bool Fill();
 
-  gzFile_s* file_;
+  std::unique_ptr<Bytes> bytes_;
   std::int64_t size_;    // bytes as they are stored; 0: not known
   std::vector<char> buffer_;
   std::size_t begin_ = 0, end_ = 0;    // of what has been read and not been given
-  bool at_end_ = false, skipping_ = false;
-  std::string error_;
+  bool skipping_ = false;
 };
 
 }    // namespace dthrottle::lab

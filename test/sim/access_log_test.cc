@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <unistd.h>
 #include <zlib.h>
 #include <catch2/catch.hpp>
@@ -5,6 +6,7 @@
 #include <deque>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
 #include "lab/access_log.h"
 #include "lab/log_file.h"
@@ -235,6 +237,27 @@ TEST_CASE("a compressed file that ends early gives what there is, and says so") 
   CHECK(error == "ends in the middle of compressed data");
   CHECK_FALSE(LogFile::Open(folder.path / "none").has_value());
   CHECK_FALSE(LogFile::Open(folder.path).has_value());
+}
+
+TEST_CASE("members of a compressed file are read one after another, and what is none of them is told") {
+  const Folder folder;
+  const auto bytes = [](const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const std::string one = bytes(folder.WriteGzip("a\nb")), two = bytes(folder.WriteGzip("c\nd\n"));
+  std::string error;
+  CHECK(Lines(folder.Write(one + two), &error) == std::vector<std::string>{"a", "bc", "d"});
+  CHECK(error == "");
+  CHECK(Lines(folder.Write(one + two + std::string(512, '\0')), &error) == std::vector<std::string>{"a", "bc", "d"});
+  CHECK(error == "");
+  CHECK(Lines(folder.Write(one + '\0' + two), &error) == std::vector<std::string>{"a", "b"});
+  CHECK(error == fmt::format("{} bytes behind a member of gzip are none and were not read", 1 + two.size()));
+  const std::string much(1 << 20, 'x');
+  CHECK(Lines(folder.Write(two + much), &error) == std::vector<std::string>{"c", "d"});
+  CHECK(error.starts_with("1048576 bytes behind"));
+  CHECK(Lines(folder.Write("\x1f"), &error) == std::vector<std::string>{"\x1f"});
+  CHECK(error == "");
 }
 
 TEST_CASE("dates one after the other are read as each by itself") {

@@ -414,6 +414,14 @@ class Sim(SystemTest):
         self.assertIn("ends in the middle of compressed data; what was read of it counts\n", done.stderr)
         self.assertRegex(done.stdout, r"(?m)^asked +\d{3,}$")
 
+    def test_what_is_behind_compressed_data_is_not_dropped_without_a_word(self):
+        one, two = (gzip.compress(line(second).encode()) for second in (0, 1))
+        done = sim("replay", self.write("a.gz", one + b"\0" + two), "--rules", self.write("rules.toml", RULES))
+        self.assertEqual(done.returncode, EX_DATAERR)
+        self.assertIn(f"a.gz: {1 + len(two)} bytes behind a member of gzip are none and were not read; "
+                      "what was read of it counts\n", done.stderr)
+        self.assertRegex(done.stdout, r"(?m)^asked +1$")
+
     def test_bad_input_is_named_and_has_its_exit_code(self):
         log, rules = self.write("log", line(0)), self.write("rules.toml", RULES)
         bad = self.write("bad.toml", "[[rule]]\nburst = 0\nrate = 1\n")
