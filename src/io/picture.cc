@@ -15,14 +15,18 @@ constexpr std::size_t kPictureBytesMax = std::size_t{64} << 20;
 
 }    // namespace
 
+Result<void> CheckPicture(const std::filesystem::path& file) {
+  if (file.extension() == ".svg" || file.extension() == ".png") return {};
+  return Fail(fmt::format("{}: .svg or .png is drawn", file.string()));
+}
+
 Result<void> DrawPicture(const Picture& picture, const std::filesystem::path& file, const std::string& gnuplot) {
-  const std::string ending = file.extension();
-  if (ending != ".svg" && ending != ".png") return Fail(fmt::format("{}: .svg or .png is drawn", file.string()));
+  if (const auto fits = CheckPicture(file); !fits) return fits;
   const Result<TemporaryFolder> folder = TemporaryFolder::Make();
   if (!folder) return tl::unexpected(folder.error());
   const std::string script =
       fmt::format("set terminal {} size {},{} background rgb 'white'\nset colorsequence podo\nset output 'picture'\n{}",
-                  ending == ".svg" ? "svg" : "pngcairo", picture.width, picture.height, picture.script);
+                  file.extension() == ".svg" ? "svg" : "pngcairo", picture.width, picture.height, picture.script);
   if (const auto written = ReplaceFile(folder->path() / "script", script); !written) {
     return Fail(written.error().message);
   }

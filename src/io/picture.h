@@ -16,6 +16,9 @@ struct Picture {
   std::string script;
 };
 
+// Whether the name of a file says what to draw: .svg or .png.
+Result<void> CheckPicture(const std::filesystem::path& file);
+
 // Draws into an .svg or .png file. Fails where gnuplot is missing, for another ending, or if the file cannot be
 // written.
 Result<void> DrawPicture(const Picture& picture, const std::filesystem::path& file, const std::string& gnuplot);

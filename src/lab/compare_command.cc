@@ -38,6 +38,7 @@ struct CompareOptions {
 };
 
 int Compare(const CompareOptions& options) {
+  if (const int status = CheckOutputs(options.output); status != EX_OK) return status;
   FleetFile file;
   if (const int status = ReadFleet(options.fleet, file); status != EX_OK) return status;
   std::vector<Way> ways;

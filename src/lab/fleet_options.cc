@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
+#include <system_error>
 
 #include "io/files.h"
 #include "io/picture.h"
@@ -82,6 +83,23 @@ int ReadFleet(const FleetFileOptions& options, FleetFile& file) {
   if (const int status = ReadTraces(options.path, file); status != EX_OK) return status;
   if (options.seed >= 0) file.fleet.seed = static_cast<std::uint32_t>(options.seed);
   if (options.seeds >= 0) file.fleet.seeds = static_cast<std::uint32_t>(options.seeds);
+  return EX_OK;
+}
+
+int CheckOutputs(const OutputOptions& options) {
+  if (options.csv == "-" && options.measures == "-") {
+    return Complain(EX_USAGE, "--csv -, --measures -: only one of them goes to standard output");
+  }
+  if (!options.plot.empty()) {
+    const auto fits = CheckPicture(options.plot);
+    if (!fits) return Complain(EX_USAGE, "--plot: " + fits.error().message);
+  }
+  for (const std::string& path : {options.csv, options.measures, options.plot}) {
+    const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+    std::error_code ignored;
+    if (folder.empty() || std::filesystem::is_directory(folder, ignored)) continue;
+    return Complain(EX_CANTCREAT, fmt::format("{}: there is no directory {}", path, folder.string()));
+  }
   return EX_OK;
 }
 

@@ -35,6 +35,8 @@ void AddOutputOptions(CLI::App& command, OutputOptions& options);
 // EX_OK and the file, or a word about each problem. Warnings are said too.
 int ReadFleet(const FleetFileOptions& options, FleetFile& file);
 
+// EX_OK, or a word about what could not be written after the run.
+int CheckOutputs(const OutputOptions& options);
 int WriteOutputs(const OutputOptions& options, const std::vector<Scheme>& schemes);
 
 }    // namespace dthrottle::lab

@@ -20,6 +20,7 @@ struct RunOptions {
 };
 
 int Run(const RunOptions& options) {
+  if (const int status = CheckOutputs(options.output); status != EX_OK) return status;
   FleetFile file;
   if (const int status = ReadFleet(options.fleet, file); status != EX_OK) return status;
   std::optional<Progress> progress("dthrottle-sim");

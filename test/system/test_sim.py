@@ -422,6 +422,19 @@ class Sim(SystemTest):
                       "what was read of it counts\n", done.stderr)
         self.assertRegex(done.stdout, r"(?m)^asked +1$")
 
+    def test_outputs_that_cannot_be_are_refused_before_the_run(self):
+        fleet = self.write("fleet.toml", FLEET)
+        for command in ("run", "compare"):
+            for options, status, words in (
+                    (("--csv", "-", "--measures", "-"), EX_USAGE, "only one of them goes to standard output"),
+                    (("--plot", "a.pdf"), EX_USAGE, "--plot: a.pdf: .svg or .png is drawn"),
+                    (("--plot", "/no/a.svg"), EX_CANTCREAT, "/no/a.svg: there is no directory /no"),
+                    (("--measures", "/no/dir/x"), EX_CANTCREAT, "/no/dir/x: there is no directory /no/dir")):
+                with self.subTest(command, options=options):
+                    done = sim(command, fleet, *options)
+                    self.assertEqual((done.returncode, done.stdout), (status, ""), done.stderr)
+                    self.assertIn(words, done.stderr)
+
     def test_bad_input_is_named_and_has_its_exit_code(self):
         log, rules = self.write("log", line(0)), self.write("rules.toml", RULES)
         bad = self.write("bad.toml", "[[rule]]\nburst = 0\nrate = 1\n")
