@@ -135,6 +135,7 @@ class Loader {
     NameRules();
     TakeNetworks(loaded_.settings.rules, read_, findings_);
     CheckRules(findings_);
+    CheckReach(findings_);
     CheckOwned(findings_);
     CheckSites(findings_);
     CheckQuotas(findings_);

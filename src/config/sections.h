@@ -36,6 +36,7 @@ void CheckSites(Findings& findings);
 void CheckLease(Findings& findings);
 void CheckTlsFiles(Findings& findings);
 void CheckRules(Findings& findings);
+void CheckReach(Findings& findings);    // rules that no tag finds
 void CheckQuotas(Findings& findings);
 void CheckAlso(Findings& findings);
 void CheckShares(Findings& findings);

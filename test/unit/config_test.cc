@@ -540,6 +540,36 @@ TEST_CASE("debt that hosts forget is a warning, from where the limit breaks") {
   }
 }
 
+TEST_CASE("a rule that no tag finds is a warning") {
+  const auto said = [](const std::string& rules) {
+    std::string all;
+    for (const std::string& problem : Problems(rules)) all += problem + "\n";
+    return all;
+  };
+  const auto rule = [](const std::string& name, const std::string& more) {
+    return fmt::format("[[rule]]\nname=\"{}\"\nburst=10\nrate=1\n{}\n", name, more);
+  };
+  const std::string wide = "match=\"ip:*\"\nmatch_cidrs=[\"10.0.0.0/8\"]";
+  const std::string more = "match=\"ip:*\"\nmatch_cidrs=[\"10.0.0.0/8\",\"11.0.0.0/8\"]";
+  CHECK(said(rule("a", "match=\"x*\"") + rule("b", "match=\"x?\"") + rule("c", "")) == "");
+  CHECK(said(rule("a", "match=\"x*\"") + rule("b", "match=\"x*\"")) ==
+        "f:6:1: warning: rule \"b\": never applies, because rule \"a\" before it has the same match\n");
+  CHECK(said(rule("a", "match=\"*\"") + rule("b", "match=\"x\"")) ==
+        "f:6:1: warning: rule \"b\": never applies, because rule \"a\" before it takes every tag\n");
+  CHECK(said(rule("d", "") + rule("a", "match=\"*\"")) ==
+        "f:1:1: warning: rule \"d\": never applies, because rule \"a\" takes every tag\n");
+  CHECK(said(rule("a", wide) + rule("b", wide)) ==
+        "f:7:1: warning: rule \"b\": never applies, because rules before it have the same match and all of its "
+        "networks\n");
+  CHECK(said(rule("a", wide) + rule("b", more)) == "");
+  CHECK_THAT(said(rule("a", more) + rule("b", wide)), Catch::Contains("rule \"b\": never applies"));
+  // Networks go before what has the same match, and are tried where the first of them stands.
+  CHECK(said(rule("a", wide) + rule("b", "match=\"ip:*\"")) == "");
+  CHECK(said(rule("a", wide) + rule("b", "match=\"ip:*\"") + rule("c", more)) == "");
+  CHECK_THAT(said(rule("a", "match=\"ip:*\"") + rule("b", wide)), Catch::Contains("rule \"b\": never applies"));
+  CHECK(said(rule("a", "match_cidrs=[\"10.0.0.0/8\"]") + rule("b", "match=\"x\"") + rule("c", "")) == "");
+}
+
 TEST_CASE("text that is not TOML is one error with its place") {
   const auto problems = Problems("[query]\nthreads = \n");
   REQUIRE(problems.size() == 1);

@@ -3,7 +3,12 @@
 #include "base/host_name.h"
 #include "base/tag.h"
 
+#include <set>
+#include <string>
+#include <string_view>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "config/calendar.h"
 #include "config/findings.h"
@@ -359,6 +364,84 @@ void CheckRules(Findings& f) {
                          "than a burst between two reports; raise burst, shorten the period, or share = \"local\"",
                          rule.name, FormatNumber(rule.burst), FormatNumber(between_reports)));
     }
+  }
+}
+
+namespace {
+
+// The rules that take what later ones match, while these are gone through in their order.
+class Taken {
+ public:
+  explicit Taken(const std::vector<Rule>& rules) : rules_(rules) { GroupNetworks(); }
+
+  // Why no tag finds a rule, if that is certain; "" otherwise.
+  std::string Complaint(std::size_t rule) {
+    const std::string& match = *rules_[rule].match;
+    std::size_t stands = rule;    // where it is tried
+    if (rules_[rule].networks.has_value()) {
+      stands = groups_.at(match).front();
+      if (!first_of_some_.contains(rule)) return "rules before it have the same match and all of its networks";
+    }
+    if (const auto same = by_match_.find(match); same != by_match_.end() && same->second < stands) {
+      return fmt::format("rule \"{}\" before it has the same match", rules_[same->second].name);
+    }
+    if (all_ < stands) return fmt::format("rule \"{}\" before it takes every tag", rules_[all_].name);
+    return "";
+  }
+
+  void Add(std::size_t rule) {
+    const Rule& its = rules_[rule];
+    if (its.networks.has_value()) return;
+    by_match_.try_emplace(*its.match, rule);
+    if (!its.match->empty() && its.match->find_first_not_of('*') == std::string::npos) all_ = std::min(all_, rule);
+  }
+
+  // The first rule that takes every tag; as many as there are rules: none.
+  std::size_t all() const { return all_; }
+
+ private:
+  // Rules of one match are tried together, and a network that is listed twice is the first one's (NetworkMap).
+  void GroupNetworks() {
+    for (std::size_t i = 0; i < rules_.size(); ++i) {
+      if (rules_[i].networks.has_value()) groups_[*rules_[i].match].push_back(i);
+    }
+    for (const auto& [match, group] : groups_) {
+      std::vector<std::pair<Network, std::size_t>> listed;
+      for (const std::size_t i : group) {
+        if (group.size() == 1 || rules_[i].networks->list->empty()) first_of_some_.insert(i);
+        if (group.size() == 1) continue;
+        for (const Network& network : *rules_[i].networks->list) listed.emplace_back(network, i);
+      }
+      std::ranges::sort(listed);
+      for (std::size_t k = 0; k < listed.size(); ++k) {
+        if (k == 0 || listed[k].first != listed[k - 1].first) first_of_some_.insert(listed[k].second);
+      }
+    }
+  }
+
+  const std::vector<Rule>& rules_;
+  std::unordered_map<std::string_view, std::vector<std::size_t>> groups_;    // with networks, by match
+  std::set<std::size_t> first_of_some_;    // with networks, of which one at least is none of a rule before
+  std::unordered_map<std::string_view, std::size_t> by_match_;    // without networks
+  std::size_t all_ = rules_.size();
+};
+
+}    // namespace
+
+void CheckReach(Findings& f) {
+  const std::vector<Rule>& rules = f.settings().rules;
+  if (f.wrong("rule")) return;
+  Taken taken(rules);
+  const auto warn = [&](std::size_t rule, std::string_view why) {
+    f.Warn(f.rules[rule], fmt::format("rule \"{}\": never applies, because {}", rules[rule].name, why));
+  };
+  for (std::size_t i = 0; i < rules.size(); ++i) {
+    if (!rules[i].match.has_value()) continue;
+    if (const std::string why = taken.Complaint(i); !why.empty()) warn(i, why);
+    taken.Add(i);
+  }
+  for (std::size_t i = 0; i < rules.size() && taken.all() < rules.size(); ++i) {
+    if (!rules[i].match.has_value()) warn(i, fmt::format("rule \"{}\" takes every tag", rules[taken.all()].name));
   }
 }
 
