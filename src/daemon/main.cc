@@ -19,6 +19,7 @@
 #include "daemon/confine.h"
 #include "daemon/counting.h"
 #include "daemon/daemon.h"
+#include "daemon/dividing_options.h"
 #include "daemon/elsewhere.h"
 #include "feature/list.h"
 #include "frontend/list.h"
@@ -87,7 +88,8 @@ int CheckOnly(const std::string& path, bool takes_over, std::uint32_t handover_v
   for (const Problem& problem : loaded.problems) fmt::print("{}\n", Format(problem));
   bool good = loaded.ok();
   for (const Result<void>& checked :
-       {plan::CheckGraphFile(loaded.settings), CheckFrontEnds(loaded.settings), CheckKeys(loaded.settings),
+       {loaded.ok() ? CheckDividing(loaded.settings) : plan::CheckGraphFile(loaded.settings),
+        CheckFrontEnds(loaded.settings), CheckKeys(loaded.settings),
         loaded.ok() ? CheckCarrier(loaded.settings) : Result<void>()}) {
     if (!checked) fmt::print("{}: error: {}\n", path, checked.error().message);
     good = good && checked;

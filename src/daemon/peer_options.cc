@@ -1,5 +1,6 @@
 #include "daemon/peer_options.h"
 
+#include <sysexits.h>
 #include <utility>
 
 #include "carrier/list.h"
@@ -26,14 +27,18 @@ std::vector<std::string> Called(const Settings& settings, const OwnerAddresses* 
   return settings.peers.transport == PeerTransport::kNats ? list->owners->names() : list->Connect();
 }
 
-Result<PeerThread::Options> MakePeerOptions(const Settings& settings, Limiter& limiter, Log& log,
-                                            const OwnerAddresses* list, std::uint64_t seed) {
-  if (auto good = CheckCarrier(settings); !good) return Fail(good.error().message);
+tl::expected<PeerThread::Options, StartFailure> MakePeerOptions(const Settings& settings, Limiter& limiter, Log& log,
+                                                                const OwnerAddresses* list, std::uint64_t seed) {
+  if (auto good = CheckCarrier(settings); !good) {
+    return tl::unexpected(StartFailure{EX_UNAVAILABLE, good.error().message});
+  }
   const auto& peers = settings.peers;
-  if (auto usable = CheckIncarnation(settings.table.file); !usable) return Fail(usable.error().message);
+  if (auto usable = CheckIncarnation(settings.table.file); !usable) {
+    return tl::unexpected(StartFailure{EX_UNAVAILABLE, usable.error().message});
+  }
   PeerThread::Options options = CommonOptions(settings, seed);
   if (auto taken = TakeKeys({"peers", peers.key_file, peers.authorized_keys}, options, log); !taken) {
-    return Fail(taken.error().message);
+    return tl::unexpected(StartFailure{EX_UNAVAILABLE, taken.error().message});
   }
   options.bind = peers.bind;
   options.connect = Called(settings, list);
@@ -47,7 +52,7 @@ Result<PeerThread::Options> MakePeerOptions(const Settings& settings, Limiter& l
   options.carrier = CarrierOf(settings);
   options.exchange.fresh_table = !limiter.discarded().empty();
   auto capacity = MakeCapacityOptions(settings, limiter.rules(), options.authorized, options.exchange.name);
-  if (!capacity) return Fail(capacity.error().message);
+  if (!capacity) return tl::unexpected(capacity.error());
   options.capacity = std::move(*capacity);
   return options;
 }

@@ -9,6 +9,7 @@
 #include "config/settings.h"
 #include "io/etcd_owners.h"
 #include "io/log.h"
+#include "io/part.h"
 #include "io/peer_thread.h"
 #include "limiter/limiter.h"
 
@@ -19,7 +20,7 @@ std::vector<std::string> Called(const Settings& settings, const OwnerAddresses* 
 
 // The life begins anew, with a number of its own. The caller adds what it goes on with, and log, wake and tenants.
 // Fails with a sentence for people, which names the setting.
-Result<PeerThread::Options> MakePeerOptions(const Settings& settings, Limiter& limiter, Log& log,
-                                            const OwnerAddresses* list, std::uint64_t seed);
+tl::expected<PeerThread::Options, StartFailure> MakePeerOptions(const Settings& settings, Limiter& limiter, Log& log,
+                                                                const OwnerAddresses* list, std::uint64_t seed);
 
 }    // namespace dthrottle

@@ -74,7 +74,7 @@ void Peering::Start(std::string_view kept, bool took_over) {
   if (!took_over && !AwaitsList()) {
     if (auto opened = Open(); !opened) {
       kept_.start = LastIncarnation(settings_.table.file).value_or(0);    // the number of a start that told nobody
-      throw StartFailure{EX_UNAVAILABLE, opened.error().message};
+      throw opened.error();
     }
     return;
   }
@@ -176,9 +176,9 @@ std::shared_ptr<CountedStreams> Peering::Counted() {
 }
 
 // Opens the ports and begins to report, or goes on where it has left. The reason if it cannot, with nothing begun.
-Result<void> Peering::Open() {
+tl::expected<void, StartFailure> Peering::Open() {
   auto options = MakePeerOptions(settings_, limiter_, log_, ListOfOwners(), FreshNumber());
-  if (!options) return Fail(options.error().message);
+  if (!options) return tl::unexpected(options.error());
   Connect(*options);
   const std::shared_ptr<CountedStreams> counted = options->exchange.owners != nullptr ? Counted() : nullptr;
   options->exchange.counted = counted;
@@ -186,7 +186,9 @@ Result<void> Peering::Open() {
   const std::string name = options->exchange.name;
   const std::uint64_t start = options->exchange.incarnation;
   auto thread = std::make_unique<PeerThread>(std::move(*options));
-  if (auto started = thread->Start(); !started) return Fail(started.error().message);
+  if (auto started = thread->Start(); !started) {
+    return tl::unexpected(StartFailure{EX_UNAVAILABLE, started.error().message});
+  }
   const bool resumed = thread->resumed();
   session_.reset();    // there is one at a time
   session_ = std::make_unique<PeerSession>(PeerSession::Host{limiter_, settings_, log_, name, counted},

@@ -68,7 +68,7 @@ class Peering final : public Part {
  private:
   void TakeKept(std::string_view kept);
   std::shared_ptr<CountedStreams> Counted();
-  Result<void> Open();
+  tl::expected<void, StartFailure> Open();
   void Connect(PeerThread::Options& options);
   bool Turn(Instant end);
   bool Drain(Instant end);

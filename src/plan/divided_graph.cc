@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "config/values.h"
+#include "config/capacity_links.h"
 #include "io/files.h"
 #include "limiter/dividing_settings.h"
 #include "plan/graph_reader.h"
@@ -20,25 +20,6 @@ std::vector<std::string> Tidy(std::vector<std::string> names) {
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());
   return names;
-}
-
-Result<Graph> ListedGraph(const std::vector<std::string>& links, const std::vector<std::string>& members) {
-  std::vector<WeightedLink> found;
-  const auto place = [&](const std::string& name) {
-    const auto at = std::lower_bound(members.begin(), members.end(), name);
-    return at != members.end() && *at == name ? std::optional(static_cast<std::uint32_t>(at - members.begin()))
-                                              : std::nullopt;
-  };
-  for (const std::string& text : links) {
-    const CapacityLink link = ParseCapacityLink(text).value();
-    const auto a = place(link.a), b = place(link.b);
-    if (!a || !b) return Fail(fmt::format("capacity.links: \"{}\": {} is no member", text, a ? link.b : link.a));
-    found.push_back({*a, *b, link.weight});
-  }
-  auto graph = Graph::Make(static_cast<std::uint32_t>(members.size()), std::move(found));
-  if (!graph) return Fail("capacity.links: " + graph.error().message);
-  if (!graph->Connected()) return Fail("capacity.links: some members have no way to each other");
-  return graph;
 }
 
 // ":3", of the first line that has this word in it; nothing if there is none.
@@ -65,14 +46,8 @@ Result<Graph> GraphFromFile(const std::string& path, const std::vector<std::stri
   }
   std::vector<WeightedLink> links(read->graph.links().begin(), read->graph.links().end());
   for (WeightedLink& link : links) link.a = member[link.a], link.b = member[link.b];
-  auto graph = Graph::Make(static_cast<std::uint32_t>(members.size()), std::move(links));
+  auto graph = GraphOfMembers(std::move(links), members);
   if (!graph) return Fail(fmt::format("capacity.graph_file: {}: {}", path, graph.error().message));
-  for (std::uint32_t i = 0; i < graph->size() && graph->size() > 1; ++i) {
-    if (graph->Degree(i) == 0) return Fail(fmt::format("capacity.graph_file: {}: {} has no link", path, members[i]));
-  }
-  if (!graph->Connected()) {
-    return Fail(fmt::format("capacity.graph_file: {}: some members have no way to each other", path));
-  }
   return graph;
 }
 
@@ -81,8 +56,10 @@ Result<Graph> GraphFromFile(const std::string& path, const std::vector<std::stri
 Result<Graph> DividedGraph(const Settings& settings, const std::vector<std::string>& members) {
   const auto nodes = static_cast<std::uint32_t>(members.size());
   if (auto graph = UnnamedGraph(settings, nodes)) return std::move(*graph);
-  if (settings.capacity.graph == CapacityGraph::kList) return ListedGraph(settings.capacity.links, members);
-  return GraphFromFile(settings.capacity.graph_file, &members);
+  if (settings.capacity.graph == CapacityGraph::kFile) return GraphFromFile(settings.capacity.graph_file, &members);
+  auto graph = GraphOfLinks(settings.capacity.links, members);
+  if (!graph) return Fail("capacity.links: " + graph.error().message);
+  return graph;
 }
 
 Result<std::optional<NamedGraph>> DividedFleetGraph(std::span<const HostSettings> hosts) {

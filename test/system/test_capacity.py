@@ -182,6 +182,32 @@ class Commands(ParallelTest):
             self.assertEqual(check("a b\nb c 0.5\n")[0], 0)
             self.assertEqual(check("a b\nb c -1\n", kind="regular")[0], 0, "the file is not used")
 
+    def test_links_that_leave_hosts_apart_are_refused_before_they_are_in_force(self):
+        with fleet(400, hosts=3, graph="list", links=["a b", "b c"]) as hosts:
+            wait_settled(hosts)
+            hosts[0]._sections["capacity"]["links"] = ["a b", "c b", "b a"]
+            hosts[0].reload()
+            self.assertIn("b and a are linked already", hosts[0].log)
+            self.assertIn("the settings have not changed", hosts[0].log)
+
+    def test_a_graph_that_is_wrong_ends_a_start_as_other_settings_do(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory) / "graph"
+            path.write_text("a b\n")
+            with Fleet(rule(share="capacity"), hosts=2, names=["a", "b"], keys=True,
+                       capacity={"graph": "file", "graph_file": str(path)}) as hosts:
+                hosts[0].stop()
+                for text, complaint in (("a b\nb c\n", '"c" is no member'),
+                                        ("a b\na b\n", "a and b are linked already")):
+                    path.write_text(text)
+                    checked = run(DTHROTTLED, "--check", hosts[0].settings_path)
+                    self.assertEqual(checked.returncode, EX_CONFIG)
+                    self.assertIn(complaint, checked.stdout)
+                    with self.assertRaisesRegex(AssertionError, f"left with {EX_CONFIG}"):
+                        hosts[0].start()
+                    self.assertIn(complaint, hosts[0].log)
+                    hosts[0].wait_exit(EX_CONFIG)
+
     def test_a_host_that_is_no_member_does_not_start(self):
         with self.assertRaisesRegex(AssertionError, "not among the members|left with 78"):
             with Fleet(rule(share="capacity"), hosts=2, names=["a", "b"],

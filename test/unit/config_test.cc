@@ -678,6 +678,28 @@ TEST_CASE("hosts that divide limits are named, and their links are theirs") {
       Catch::Contains("warning") && Catch::Contains("less than a token for each"));
 }
 
+TEST_CASE("links that make no graph of the members are an error that names the hosts") {
+  const std::string rule = "[[rule]]\nburst=100\nrate=500\n";
+  const std::string peers = "[peers]\nname=\"a\"\nconnect=[\"tcp://127.0.0.1:7316\"]\n";
+  const std::string members = "[capacity]\nmembers=[\"d\",\"c\",\"b\",\"a\"]\n";
+  const auto first = [](const std::string& toml, const std::string& links) {
+    const auto problems = Problems(toml + "graph=\"list\"\nlinks=[" + links + "]\n");
+    return problems.empty() ? std::string() : problems.front();
+  };
+  const std::string list = rule + "share=\"capacity\"\n" + peers + members;
+  CHECK(first(list, "\"a b\",\"b c\",\"c d\"") == "");
+  CHECK(first(list, "\"a b\",\"c d\"") == "f:11:7: error: capacity.links: some members have no way to each other");
+  CHECK_THAT(first(list, "\"a b\",\"b c\",\"c d\",\"b a 2\""),
+             Catch::Contains("\"b a 2\": b and a are linked already"));
+  CHECK_THAT(first(list, "\"a b\",\"b c\""), Catch::Contains("d has no link"));
+  CHECK(first(rule + "share=\"local\"\n" + peers + members, "\"a b\",\"c d\"").find("error") == std::string::npos);
+
+  const std::string keys = "key_file=\"/k\"\nauthorized_keys=\"/a\"\n[capacity]\n";    // whose owners are the members
+  const std::string keyed = rule + "share=\"capacity\"\n" + peers + keys;
+  CHECK(first(keyed, "\"a b\",\"c b\"") == "");
+  CHECK_THAT(first(keyed, "\"a b\",\"c d\""), Catch::Contains("no way to each other"));
+}
+
 TEST_CASE("a link is two hosts, and a weight if need be") {
   CHECK(ParseCapacityLink("web-1 web-2").value().weight == 1);
   const CapacityLink link = ParseCapacityLink(" web-1   web-2 0.5").value();

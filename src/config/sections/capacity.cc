@@ -2,6 +2,7 @@
 #include <set>
 #include "base/host_name.h"
 
+#include "config/capacity_links.h"
 #include "config/findings.h"
 #include "config/kinds.h"
 #include "config/sections.h"
@@ -97,6 +98,33 @@ Section CapacitySection() {
       }};
 }
 
+namespace {
+
+// Links of hosts that are no members; and, where hosts divide over links, those that make no graph of the members.
+// Without members, the hosts that links name are held against each other.
+void CheckLinks(Findings& f, bool divides) {
+  const auto& capacity = f.settings().capacity;
+  const std::set<std::string> members(capacity.members.begin(), capacity.members.end());
+  std::set<std::string> named;
+  bool all_known = true;
+  for (const std::string& text : capacity.links) {
+    const CapacityLink link = ParseCapacityLink(text).value();
+    for (const std::string& end : {link.a, link.b}) {
+      named.insert(end);
+      if (members.empty() || members.contains(end)) continue;
+      f.Error("capacity.links",
+              fmt::format("capacity.links: \"{}\": must be hosts of capacity.members, and \"{}\" is none", text, end));
+      all_known = false;
+    }
+  }
+  if (!divides || capacity.graph != CapacityGraph::kList || capacity.links.empty() || !all_known) return;
+  const std::set<std::string>& nodes = members.empty() ? named : members;
+  const auto graph = GraphOfLinks(capacity.links, {nodes.begin(), nodes.end()});
+  if (!graph) f.Error("capacity.links", "capacity.links: " + graph.error().message);
+}
+
+}    // namespace
+
 void CheckCapacity(Findings& f) {
   const Settings& s = f.settings();
   const auto& capacity = s.capacity;
@@ -115,14 +143,7 @@ void CheckCapacity(Findings& f) {
     f.Error("capacity.members",
             fmt::format("capacity.members: must have this host in it, peers.name = \"{}\"", s.peers.name));
   }
-  for (const std::string& text : capacity.links) {
-    const CapacityLink link = ParseCapacityLink(text).value();
-    for (const std::string& end : {link.a, link.b}) {
-      if (members.empty() || members.count(end) != 0) continue;
-      f.Error("capacity.links",
-              fmt::format("capacity.links: \"{}\": must be hosts of capacity.members, and \"{}\" is none", text, end));
-    }
-  }
+  CheckLinks(f, used && s.peers.enabled());
   if (capacity.graph == CapacityGraph::kList && capacity.links.empty()) {
     f.Error("capacity.graph", "capacity.graph = \"list\": must have capacity.links with it");
   }
