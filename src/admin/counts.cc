@@ -168,7 +168,9 @@ constexpr Count kCounts[] = {
     {"owners_near", "", "Levels told to every host, because the tag was near its limit.",
      AT(process.peers.owning.near.told)},
     {"owners_near_cut", "", "Of these, not told because there were too many.", AT(process.peers.owning.near.cut)},
-    {"owners_crowded", "", "Tags in reports that this owner had no room for: their hosts do not hear of each other.",
+    {"owners_crowded", "",
+     "Tags that gave way to others here, because this owner knows no more: their hosts hear of each other when they "
+     "name them again.",
      AT(process.peers.owning.crowded)},
     {"levels_sent", "", "Frames of levels sent to hosts, by this owner.", AT(process.peers.exchange.levels_sent)},
     {"levels_sent_bytes", "bytes", "The size of these frames.", AT(process.peers.exchange.levels_bytes)},

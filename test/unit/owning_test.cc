@@ -1,13 +1,17 @@
 // What an owner tells of its tags, and to whom (protocol/owners.md).
 #include "share/owners/owning.h"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "share/debit/debits.h"
+#include "share/owners/tag_room.h"
 #include "test/support/host.h"
 
 namespace dthrottle {
@@ -34,8 +38,17 @@ class Owner {
     Besides besides;
     if (demand > 0) besides.demand = static_cast<std::uint64_t>(1000 * demand);
     said.Add({"t", false}, hits, 0, besides);
-    ways().Get<Debits>().Debit(said, 0, 1, now - 10ms, now, now, peer);
-    owning_.Named(said, 0, 1, peer, now, now);
+    Says(peer, said, now);
+  }
+  // The same of `count` tags of its own, beginning with that number.
+  void NamesMany(std::uint32_t peer, std::size_t first, std::size_t count, std::uint64_t hits, Instant now) {
+    Entries said;
+    for (std::size_t i = first; i < first + count; ++i) {
+      REQUIRE(said.Add({fmt::format("{}-{}", peer, i), false}, hits, 0));
+      if (said.size() < 256 && i + 1 < first + count) continue;
+      Says(peer, said, now);
+      said.Clear();
+    }
   }
   // Returns how many entries the answer to what it has said has.
   std::size_t Answers(std::uint32_t peer, Instant now) {
@@ -48,9 +61,14 @@ class Owner {
   }
 
   Owning& owning() { return owning_; }
+  Ways& ways() { return host_.limiter->ways(); }
+  std::size_t cells() const { return host_.limiter->table().cells(); }
 
  private:
-  Ways& ways() { return host_.limiter->ways(); }
+  void Says(std::uint32_t peer, const Entries& said, Instant now) {
+    ways().Get<Debits>().Debit(said, 0, said.size(), now - 10ms, now, now, peer);
+    owning_.Named(said, 0, said.size(), peer, now, now);
+  }
 
   std::size_t Told(std::uint32_t peer, Instant now) {
     while (owning_.next() < now + 500ms) owning_.Tell(now = std::max(now, owning_.next()));
@@ -132,6 +150,57 @@ TEST_CASE("a tag that is watched is told of, however full its bucket is") {
   owner.Hears(0, 50, 50, At(3));
   owner.Hears(0, 10, 50, At(3.4));
   CHECK(owner.Hears(1, 1, 0, At(3.8)) == 1);
+}
+
+// ---- Hosts that name too much ----
+
+TEST_CASE("an owner notes nothing of tags that it has dropped, because a host has named too many") {
+  Owner owner("burst=10\nrate=0.01\n");
+  owner.ways().Get<Debits>().peers().SetNewTagsMax(100);    // a thousand at once
+  owner.NamesMany(0, 0, 4000, 5, At(1));
+  CHECK(owner.owning().counts().tags == 1000);
+  owner.NamesMany(0, 4000, 4000, 0, At(1));    // hosts may say of any tag that they served nothing
+  CHECK(owner.owning().counts().tags == 1000);
+}
+
+TEST_CASE("an owner notes no more tags than its table has cells, and a host that names more leaves the others theirs") {
+  Owner owner("burst=10\nrate=0.01\n");
+  const std::size_t most = owner.cells();
+  owner.NamesMany(1, 0, 100, 5, At(1));
+  for (std::size_t i = 0; i < 4 * most; i += 1000) owner.NamesMany(0, i, 1000, 5, At(1));
+  const OwningCounts counts = owner.owning().counts();
+  CHECK(counts.tags <= most);
+  CHECK(counts.crowded > 0);
+
+  owner.Names(1, 5, 0, At(2));
+  CHECK(owner.Hears(2, 1, 0, At(2)) == 1);
+  CHECK(owner.Hears(1, 1, 0, At(2.1)) == 1);
+  CHECK(owner.owning().counts().tags <= most);
+}
+
+TEST_CASE("where an owner has no room a tag of the host gives way that brought most") {
+  TagRoom room(4);
+  std::map<std::uint64_t, TagRoom::Place> places;
+  const auto place_of = [&](std::uint64_t hash) -> TagRoom::Place& { return places.at(hash); };
+  // Returns the tag that gives way; 0: none.
+  const auto add = [&](std::uint64_t hash, std::uint32_t peer) {
+    const std::uint64_t gone = room.full() ? room.GivesWay(peer).value() : 0;
+    if (gone != 0) {
+      room.Remove(places.at(gone), place_of);
+      places.erase(gone);
+    }
+    places[hash] = room.Add(hash, peer);
+    return gone;
+  };
+  for (const std::uint64_t hash : {1, 2, 3}) CHECK(add(hash, 0) == 0);
+  CHECK(add(11, 1) == 0);
+  CHECK(add(21, kNobody) == 1);
+  CHECK(add(12, 1) == 2);     // that brought two, as the other
+  CHECK(add(13, 1) == 11);    // its own, as it has more than any
+  CHECK(add(14, 1) == 13);
+  CHECK(places.size() == 4);
+  CHECK(places.count(3) == 1);
+  CHECK(places.count(21) == 1);
 }
 
 }    // namespace

@@ -47,7 +47,7 @@ void Owning::Named(const Entries& entries, std::size_t first, std::size_t n, std
     const Tag tag = entries.tag(entry);
     const std::uint64_t hash = table_.Hash(TableTag(tag));
     if (entries.any_rare() && NamedBeside(entries, entry, hash, peer, now)) continue;
-    Owned* const owned = OwnedOf(tag, hash);
+    Owned* const owned = OwnedOf(tag, hash, peer, now);
     if (owned == nullptr) continue;
     if (owned->changes == 0) owned->changes = UsedBefore(*owned, hash, entry.value, now);
     User& user = UserOf(*owned, peer);
@@ -73,7 +73,7 @@ bool Owning::NamedBeside(const Entries& entries, const Entry& entry, std::uint64
   if (entries.quota(entry)) {
     QuotaCounted(hash, peer, now);
   } else if (entries.places(entry)) {
-    if (Owned* const owned = OwnedOf(entries.tag(entry), hash)) UserOf(*owned, peer).named = now;
+    if (Owned* const owned = OwnedOf(entries.tag(entry), hash, peer, now)) UserOf(*owned, peer).named = now;
     PlacesChanged(hash, peer);
   } else if (const auto word = entries.member(entry)) {
     members_.Named(hash, word->member, peer);
@@ -106,7 +106,7 @@ void Owning::NamedAbroad(const Entries& entries, Instant now) {
     if (entries.places(e)) PlacesChanged(hash, kNobody);
     // Penalties say themselves that they have begun, and of members a host is told as it asks.
     if (entries.penalty(e) || entries.places(e) || entries.member(e) || entries.refusals(e) != 0) continue;
-    Owned* const owned = OwnedOf(tag, hash);
+    Owned* const owned = OwnedOf(tag, hash, kNobody, now);
     if (owned == nullptr) continue;
     owned->abroad_at = now;
     Change(*owned, hash, now);
@@ -126,29 +126,52 @@ Owning::Owned* Owning::Find(std::uint64_t hash) {
   Owned* const known = tags_.Find(hash);
   if (known == nullptr || known->list == list_) return known;
   known->list = list_;
-  if (owners_->Of({known->tag, known->is_digest}) == ours_) return known;
-  tags_.Erase(hash);
+  if (owners_->Of(known->said()) == ours_) return known;
+  Forget(hash);
   return nullptr;
 }
 
-Owning::Owned* Owning::OwnedOf(const Tag& tag, std::uint64_t hash) {
+// What the host has said of the tag was dropped if nothing here has it: it has named too many, or there is no room.
+Owning::Owned* Owning::OwnedOf(const Tag& tag, std::uint64_t hash, std::uint32_t peer, Instant now) {
   if (Owned* const known = Find(hash)) return known;
-  if (tags_.size() >= kTagsMax) {
+  bool taken = false;
+  LookAt(tag, hash, peer, now, [&](const Look& look) {
+    const auto& gauges = ways_.core().gauges;
+    taken = look.slot != nullptr || look.foretold || (gauges != nullptr && gauges->Knows(hash));
+  });
+  return taken ? Add(tag, hash, peer) : nullptr;
+}
+
+// REQUIRES: it is not known. Null: there is no room for it.
+Owning::Owned* Owning::Add(const Tag& tag, std::uint64_t hash, std::uint32_t peer) {
+  if (room_.full()) {
     ++counts_.crowded;
-    return nullptr;
+    const auto gives_way = room_.GivesWay(peer);
+    if (!gives_way) return nullptr;
+    Forget(*gives_way);
   }
   Owned& owned = tags_.Add(hash);
+  owned.place = room_.Add(hash, peer);
   owned.list = list_;
   owned.tag = tag.bytes;
   owned.is_digest = tag.is_digest;
   return &owned;
 }
 
+void Owning::Leave(const Owned& owned) {
+  room_.Remove(owned.place, [&](std::uint64_t hash) -> TagRoom::Place& { return tags_.Find(hash)->place; });
+}
+
+void Owning::Forget(std::uint64_t hash) {
+  Leave(*tags_.Find(hash));
+  tags_.Erase(hash);
+}
+
 // Whether more is missing in the bucket than these hits: this host's own, or those of hosts that no longer use the tag.
 bool Owning::UsedBefore(const Owned& owned, std::uint64_t hash, std::uint64_t hits, Instant now) {
   constexpr Tokens kRounding = 1e-3;
   bool before = false;
-  LookAt(owned, hash, kNobody, now, [&](const Look& look) {
+  LookAt(owned.said(), hash, kNobody, now, [&](const Look& look) {
     const Shape& shape = look.limit.shape;
     before = shape.burst() - look.bucket().Level(shape, now) > static_cast<double>(hits) + kRounding;
   });
@@ -193,9 +216,9 @@ void Owning::Due(Owned&, User& user, std::uint64_t hash) {
 
 // Calls see(look) unless the tag has no limit any more. `peer`: to whom what is foretold is said.
 template <class See>
-bool Owning::LookAt(const Owned& owned, std::uint64_t hash, std::uint32_t peer, Instant now, See&& see) {
+bool Owning::LookAt(const Tag& said, std::uint64_t hash, std::uint32_t peer, Instant now, See&& see) {
   Table::Shard shard(table_, hash);
-  const Tag said{owned.tag, owned.is_digest}, tag = TableTag(said);
+  const Tag tag = TableTag(said);
   const LimiterCore& core = ways_.core();
   const Slot* const slot = shard.Find(tag, now);
   const auto index = LimitOfSaid(*core.rules, slot, said);
@@ -215,7 +238,7 @@ void Owning::Judge(std::uint64_t hash, Instant now) {
   owned.changed = false;
   owned.nearly_full = false;
   bool all = false, near = false;
-  LookAt(owned, hash, kNobody, now, [&](const Look& look) {
+  LookAt(owned.said(), hash, kNobody, now, [&](const Look& look) {
     const Tokens level = look.level(now);
     owned.nearly_full = look.nearly_full(now);
     if (look.foretold) all = Strays(owned, look.pace, level, look.foretold->demand, now);
@@ -317,7 +340,7 @@ bool Owning::TellHost(std::uint32_t peer, Host& host, Instant now) {
       User& user = UserOf(owned, peer);
       const bool others = owned.changes - user.answered > user.own || user.again;
       if (others) {
-        LookAt(owned, hash, peer, now, [&](const Look& look) {
+        LookAt(owned.said(), hash, peer, now, [&](const Look& look) {
           const auto left = std::chrono::ceil<std::chrono::microseconds>(look.bucket().UntilFull(now)).count();
           Besides said;
           if (look.foretold) {
@@ -325,7 +348,7 @@ bool Owning::TellHost(std::uint32_t peer, Host& host, Instant now) {
             said.demand = Thousandths(word.demand, kDemandMax);
             said.back = Thousandths(look.bucket().Level(look.limit.shape, now) - word.level, kTokensBackMax);
           }
-          full = !levels.entries.Add({owned.tag, owned.is_digest}, static_cast<std::uint64_t>(left), 0, said);
+          full = !levels.entries.Add(owned.said(), static_cast<std::uint64_t>(left), 0, said);
           user.lower = !look.nearly_full(now);
         });
       }
@@ -358,10 +381,10 @@ bool Owning::TellNear(Instant now) {
     const Owned* const known = Find(hash);
     if (known == nullptr) continue;
     bool added = false;
-    LookAt(*known, hash, kNobody, now, [&](const Look& look) {
+    LookAt(known->said(), hash, kNobody, now, [&](const Look& look) {
       const double left = std::max((look.pace.burst - look.level(now)) / look.pace.rate, 0.0);
       const auto micros = static_cast<std::uint64_t>(std::min(left * 1e6, static_cast<double>(kMicrosecondsMax)));
-      added = near_room_.Take(now) && entries.Add({known->tag, known->is_digest}, micros, 0);
+      added = near_room_.Take(now) && entries.Add(known->said(), micros, 0);
     });
     counts_.near.told += added, counts_.near.cut += !added;
   }
@@ -380,7 +403,9 @@ void Owning::ForgetSome(Instant now) {
   for (std::size_t i = 0; i < kForgetParts; ++i, forget_part_ = (forget_part_ + 1) % tags_.kParts) {
     tags_.EraseIf(forget_part_, [&](Owned& owned) {
       std::erase_if(owned.users, [&](const User& user) { return !user.due && now - user.named > kUserMax; });
-      return owned.users.empty() && !owned.changed && now - owned.abroad_at > kUserMax;
+      const bool unused = owned.users.empty() && !owned.changed && now - owned.abroad_at > kUserMax;
+      if (unused) Leave(owned);
+      return unused;
     });
   }
 }

@@ -9,7 +9,9 @@
 //    told by a threshold, all of them are told at once. The threshold follows what has been sent.
 //  - A tag that falls below half of its burst is told to everybody, because a client may move to any host.
 //
-// A user is a host that has named the tag in the last 10 s. For one thread, as Sharing.
+// A user is a host that has named the tag in the last 10 s. What a host says and no bucket here takes is passed over.
+// There are no more tags than cells in the table, and hosts share the room (tag_room.h).
+// For one thread, as Sharing.
 #pragma once
 
 #include <algorithm>
@@ -28,6 +30,7 @@
 #include "share/owners/penalty_telling.h"
 #include "share/owners/place_telling.h"
 #include "share/owners/quota_telling.h"
+#include "share/owners/tag_room.h"
 #include "share/pace.h"
 #include "share/report_budget.h"
 #include "share/ways.h"
@@ -36,10 +39,14 @@ namespace dthrottle {
 
 class Owning {
  public:
-  static constexpr std::size_t kTagsMax = std::size_t{1} << 20;
+  static constexpr std::size_t kTagsMax = std::size_t{1} << 20;    // of each some 200 bytes, and 64 of each user
 
   // Both must outlive it.
-  Owning(Ways& ways, ToPeersRing& to_peers) : ways_(ways), table_(*ways.core().table), to_peers_(to_peers) {}
+  Owning(Ways& ways, ToPeersRing& to_peers)
+      : ways_(ways),
+        table_(*ways.core().table),
+        to_peers_(to_peers),
+        room_(std::min(kTagsMax, table_.cells())) {}
 
   // A report of that host on hits until `to` has been charged: its entries [first, first + n).
   void Named(const Entries& entries, std::size_t first, std::size_t n, std::uint32_t peer, Instant to, Instant now);
@@ -84,6 +91,7 @@ class Owning {
     std::uint32_t list = 0;      // of owners, by which this host owns it
     std::uint64_t changes = 0;
     std::vector<User> users;    // in the order of their numbers
+    TagRoom::Place place;
     Instant abroad_at{};        // named by another site
     // What users of a watched tag were told last, brought up to told_at.
     Tokens level = 0;
@@ -93,6 +101,8 @@ class Owning {
     // What everybody was told last.
     Tokens near_level = 0;
     Instant near_at{};
+
+    Tag said() const { return {tag, is_digest}; }
   };
   struct Host {
     bool heard = false, answer = false;
@@ -107,7 +117,10 @@ class Owning {
   bool MayHaveMissed(const User& user, Instant to, Instant now) const;
   bool NamedBeside(const Entries& entries, const Entry& entry, std::uint64_t hash, std::uint32_t peer, Instant now);
   Owned* Find(std::uint64_t hash);
-  Owned* OwnedOf(const Tag& tag, std::uint64_t hash);
+  Owned* OwnedOf(const Tag& tag, std::uint64_t hash, std::uint32_t peer, Instant now);
+  Owned* Add(const Tag& tag, std::uint64_t hash, std::uint32_t peer);
+  void Leave(const Owned& owned);
+  void Forget(std::uint64_t hash);
   bool UsedBefore(const Owned& owned, std::uint64_t hash, std::uint64_t hits, Instant now);
   User& UserOf(Owned& owned, std::uint32_t peer);
   Host& HostOf(std::uint32_t peer);
@@ -115,7 +128,7 @@ class Owning {
   void TellAt(Instant at) { tell_at_ = std::min(tell_at_, at); }
   void Due(Owned& owned, User& user, std::uint64_t hash);
   template <class See>
-  bool LookAt(const Owned& owned, std::uint64_t hash, std::uint32_t peer, Instant now, See&& see);
+  bool LookAt(const Tag& said, std::uint64_t hash, std::uint32_t peer, Instant now, See&& see);
   void Judge(std::uint64_t hash, Instant now);
   bool Strays(Owned& owned, const Pace& pace, Tokens level, double demand, Instant now);
   void TellPlaces(Instant now);
@@ -129,6 +142,7 @@ class Owning {
   Table& table_;
   ToPeersRing& to_peers_;
   PartedMap<Owned> tags_;
+  TagRoom room_;    // for them
   std::shared_ptr<const Owners> owners_;    // null: the first
   std::optional<std::size_t> ours_;         // of them
   std::uint32_t list_ = 0;                  // of owners

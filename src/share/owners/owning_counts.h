@@ -16,7 +16,7 @@ struct OwningCounts {
   std::uint64_t pushes = 0;       // times that all users of a tag were told
   std::uint64_t told = 0;         // entries, to one host each
   NearCounts near;
-  std::uint64_t crowded = 0;      // reports of tags that had no room here: their hosts hear nothing of each other
+  std::uint64_t crowded = 0;      // tags that gave way to others here, or had no room
 };
 
 }    // namespace dthrottle
