@@ -340,6 +340,30 @@ TEST_CASE("hits are too old when their interval is, and stand for no time before
   CHECK(a.limiter().ways().Get<Debits>().peers().counts().expired == 20);
 }
 
+TEST_CASE("an owner tells every host of its own tags that fall below half of a burst by what it serves itself") {
+  for (const std::string share : {"debit", "forecast"}) {
+    CAPTURE(share);
+    Sharer owner(Rule(10, 0.01, "share = \"" + share + "\"\n"), 2, 1s, 99);
+    owner.sharing().OwnedBy(std::make_shared<const Owners>(std::vector<std::string>{"me"}), "me");
+    ToPeers other;
+    other.from = At(99), other.to = At(100);
+    REQUIRE(other.entries.Add({"of another host", false}, 1, 0));
+    owner.Hear(other, At(100));
+    for (int i = 0; i < 4; ++i) REQUIRE(owner.Serves("far", At(100)));
+    for (int i = 0; i < 8; ++i) REQUIRE(owner.Serves("near", At(100)));
+    std::vector<std::string> told;
+    for (int ms = 100'000; ms < 102'000; ms += 5) {
+      owner.RunAt(At(ms / 1e3));
+      for (const ToPeers& item : owner.Drain()) {
+        if (item.kind != ToPeers::Kind::kNear) continue;
+        for (const Entry& e : item.entries.list()) told.emplace_back(item.entries.tag(e).bytes);
+      }
+    }
+    CHECK(told == std::vector<std::string>{"near"});
+    CHECK(owner.sharing().owning()->counts().tags == 2);
+  }
+}
+
 TEST_CASE("hits of peers count where a bucket takes months to fill, however many hosts there are") {
   for (const std::size_t peers : {1, 99, 4095}) {
     CAPTURE(peers);

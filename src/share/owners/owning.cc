@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "share/debit/ownership.h"
 #include "share/pace_of.h"
 #include "share/said_tag.h"
 
@@ -35,6 +36,7 @@ struct Owning::Look {
   // A host that has heard nothing lower believes in a full bucket at most, so it is not far wrong.
   bool nearly_full(Instant now) const { return !foretold && pace.NearlyFull(level(now)); }
   Tokens level(Instant now) const { return foretold ? foretold->level : Bucket(bucket()).Level(limit.shape, now); }
+  bool low(Instant now) const { return level(now) < kNearOfBurst * pace.burst; }
   Bucket bucket() const { return slot != nullptr ? slot->bucket : Bucket(); }
 };
 
@@ -106,19 +108,29 @@ void Owning::NamedAbroad(const Entries& entries, Instant now) {
     if (entries.places(e)) PlacesChanged(hash, kNobody);
     // Penalties say themselves that they have begun, and of members a host is told as it asks.
     if (entries.penalty(e) || entries.places(e) || entries.member(e) || entries.refusals(e) != 0) continue;
-    Owned* const owned = OwnedOf(tag, hash, kNobody, now);
-    if (owned == nullptr) continue;
-    owned->abroad_at = now;
-    Change(*owned, hash, now);
+    NamedBesideUsers(tag, hash, now);
   }
 }
 
 void Owning::NamedHere(const Entries& entries, Instant now) {
   for (const Entry& e : entries.list()) {
     const Tag tag = entries.tag(e);
-    const std::uint64_t hash = table_.Hash(TableTag(tag));
-    if (Owned* const known = Find(hash)) Change(*known, hash, now);
+    NamedBesideUsers(tag, table_.Hash(TableTag(tag)), now);
   }
+}
+
+// This host or another site has changed the tag. A tag that no host uses is told only where its bucket is low, and then
+// to everybody.
+void Owning::NamedBesideUsers(const Tag& tag, std::uint64_t hash, Instant now) {
+  Owned* owned = Find(hash);
+  if (owned == nullptr && OwnsHere(ways_.core(), tag)) {
+    bool low = false;
+    LookAt(tag, hash, kNobody, now, [&](const Look& look) { low = look.low(now); });
+    if (low) owned = Add(tag, hash, kNobody);
+  }
+  if (owned == nullptr) return;
+  owned->beside_at = now;
+  Change(*owned, hash, now);
 }
 
 // Null: the tag is not known, or another host owns it by now.
@@ -403,7 +415,7 @@ void Owning::ForgetSome(Instant now) {
   for (std::size_t i = 0; i < kForgetParts; ++i, forget_part_ = (forget_part_ + 1) % tags_.kParts) {
     tags_.EraseIf(forget_part_, [&](Owned& owned) {
       std::erase_if(owned.users, [&](const User& user) { return !user.due && now - user.named > kUserMax; });
-      const bool unused = owned.users.empty() && !owned.changed && now - owned.abroad_at > kUserMax;
+      const bool unused = owned.users.empty() && !owned.changed && now - owned.beside_at > kUserMax;
       if (unused) Leave(owned);
       return unused;
     });

@@ -92,7 +92,7 @@ class Owning {
     std::uint64_t changes = 0;
     std::vector<User> users;    // in the order of their numbers
     TagRoom::Place place;
-    Instant abroad_at{};        // named by another site
+    Instant beside_at{};        // named by this host or another site, which are no users
     // What users of a watched tag were told last, brought up to told_at.
     Tokens level = 0;
     double demand = 0;
@@ -118,6 +118,7 @@ class Owning {
   bool NamedBeside(const Entries& entries, const Entry& entry, std::uint64_t hash, std::uint32_t peer, Instant now);
   Owned* Find(std::uint64_t hash);
   Owned* OwnedOf(const Tag& tag, std::uint64_t hash, std::uint32_t peer, Instant now);
+  void NamedBesideUsers(const Tag& tag, std::uint64_t hash, Instant now);
   Owned* Add(const Tag& tag, std::uint64_t hash, std::uint32_t peer);
   void Leave(const Owned& owned);
   void Forget(std::uint64_t hash);
