@@ -155,12 +155,19 @@ std::map<std::string, PeerLinks::Wanted> PeerLinks::WantedLinks(const Resolver& 
   return wanted;
 }
 
+// The peer may still be talked to.
+bool PeerLinks::HasKey(const Link& link) const {
+  if (!options_.keys) return true;
+  const std::string* const name = options_.authorized.NameOf(link.server_key);
+  return name != nullptr && *name == link.name;
+}
+
 // Removes links that are not wanted, and dials those again whose key is another.
 void PeerLinks::Drop(const std::map<std::string, Wanted>& wanted, Instant now) {
   keeps_ = false;
   for (auto i = links_.begin(); i != links_.end();) {
     const auto kept = wanted.find(i->first);
-    if (kept == wanted.end() && exchange_.Needs(i->second.id, now)) {
+    if (kept == wanted.end() && HasKey(i->second) && exchange_.Needs(i->second.id, now)) {
       keeps_ = true;
       ++i;
       continue;

@@ -23,7 +23,7 @@ class PeerLinks {
 
   // Makes the links what the resolver and the keys say they should be.
   void Reconcile(const Resolver& resolver, Instant now);
-  // Some that they do not name stay until the exchange no longer needs them.
+  // Some that they do not name stay until the exchange no longer needs them, as long as their keys are known.
   bool keeps() const { return keeps_; }
   // Looks at how the links are doing, given what the exchange says of each, and dials those again that do not come up.
   // Adds the addresses and entries that lead to no link.
@@ -63,6 +63,7 @@ class PeerLinks {
   const std::string* KeyFor(const Resolver::Address& address, std::string& why) const;
   std::map<std::string, Wanted> WantedLinks(const Resolver& resolver);
   void DeadEnd(const std::string& address, PeerState state, std::string reason);
+  bool HasKey(const Link& link) const;
   void Drop(const std::map<std::string, Wanted>& wanted, Instant now);
   void Dial(Link& link, Instant now);
   void HangUp(Link& link);

@@ -356,6 +356,26 @@ TEST_CASE("a removed key is cut off at once, the others are back in about a seco
   WARN("the removed host is up " << Ms(returned) << " ms after it got its key back");
 }
 
+TEST_CASE("an owner whose key is removed is cut off at once, though the list of owners still names it") {
+  Pair pair;
+  pair.WithKeys();
+  const auto owners = std::make_shared<const Owners>(std::vector<std::string>{"a", "b"});
+  for (Node* const node : pair.nodes()) node->options.exchange.owners = owners;
+  pair.Start();
+  REQUIRE(Until(pair.nodes(), [&] { return pair.AreUp(); }));
+
+  pair.a.thread->ReloadKeys(Pair::Authorize({{"a", pair.key_a.public_key}}));
+  const auto gone = Until(pair.nodes(), [&] { return pair.a.Peer(0).state == PeerState::kRefused; });
+  REQUIRE(gone);
+  CHECK(pair.a.Peer(0).reason.ends_with("there is no b.pub"));
+  For(pair.nodes(), seconds(1));
+  CHECK_FALSE(pair.a.Up());
+  CHECK_FALSE(pair.b.Up());
+
+  pair.a.thread->ReloadKeys(pair.Both());
+  CHECK(Until(pair.nodes(), [&] { return pair.AreUp(); }, seconds(120)));
+}
+
 TEST_CASE("a peer that had no keys for a moment is dialed again") {
   Pair pair;
   pair.WithKeys();
