@@ -321,6 +321,11 @@ void Exchange::SetCeilings(const PeerCeilings& ceilings) {
   }
 }
 
+void Exchange::Bar(std::string_view name) {
+  const Peer* const peer = state_->members.Linked(name);
+  if (peer != nullptr) state_->core.to_limiter.Push({FromPeers::Kind::kHostBarred, {}, {}, 0, {}, peer->number});
+}
+
 void Exchange::SetOwners(std::vector<std::string> names) {
   state_->changing.Want(std::move(names));
 }

@@ -76,6 +76,7 @@ struct FromPeers {
     kHandover,          // entries: bucket states, as of `to`, of tags that this host owns now
     kOwnDebits,         // entries: hits of this host itself, which nobody has counted
     kHostCame,          // this host owns tags, and `peer` has come, or come back
+    kHostBarred,        // `peer` may not speak any more
     kJoined,            // the buckets to begin with have come, or will not; from now on hits can be reported
   };
   Kind kind = Kind::kNone;
@@ -233,6 +234,9 @@ class Exchange {
 
   // Other ceilings for every peer, each of which has all of its room then.
   void SetCeilings(const PeerCeilings& ceilings);
+
+  // The host of that name may not speak any more, and is not heard: what it said of the moment does not hold.
+  void Bar(std::string_view name);
 
   // ---- Owners, where there are any. They change in a moment, as soon as all hosts know. ----
 

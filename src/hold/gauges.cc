@@ -141,6 +141,15 @@ bool Gauges::Hear(const Tag& tag, std::uint64_t hash, std::uint32_t peer, std::u
   return true;
 }
 
+void Gauges::ForgetAt(std::size_t place, std::uint32_t peer, Instant now) {
+  const std::uint64_t hash = tags_.HashAt(place);
+  const std::size_t at = heard_.Find(KeyOf(hash, peer));
+  if (at == Heards::kNone) return;
+  heard_.Remove(at);
+  Recount(tags_[place], hash, now);
+  RemoveIfDone(place);
+}
+
 // ---- Where this host owns the tag ----
 
 std::optional<Tag> Gauges::TagOf(std::uint64_t hash) const {

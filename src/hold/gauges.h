@@ -97,6 +97,11 @@ class Gauges {
       if (tags_[place].here) use(tags_[place].tag.tag(), place);
     });
   }
+  // What the peer said counts no longer.
+  template <class Lock>
+  void Forget(Lock&& lock, std::uint32_t peer, Instant now) {
+    tags_.ForEach(lock, [&](std::size_t place, auto&) { ForgetAt(place, peer, now); });
+  }
   // Tells all of them again.
   template <class Lock>
   void TellAgain(Lock&& lock) {
@@ -137,6 +142,7 @@ class Gauges {
   std::size_t RoomElsewhere(std::uint64_t hash, std::uint32_t peer, Instant now);
   std::size_t PlaceOf(const Tag& tag, std::uint64_t hash, std::size_t room);
   void SetUntold(std::size_t place);
+  void ForgetAt(std::size_t place, std::uint32_t peer, Instant now);
   void RemoveIfDone(std::size_t place);
   template <class Use>
   void ForEachHeard(std::uint64_t hash, Use&& use);

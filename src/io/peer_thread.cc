@@ -279,7 +279,10 @@ void PeerThread::Impl::TakeKeys(AuthorizedKeys authorized) {
         const std::string* const name = authorized.NameOf(old.first);
         return name == nullptr || *name != old.second;
       });
-  options.authorized = std::move(authorized);
+  std::swap(options.authorized, authorized);
+  for (const auto& [name, key] : authorized.by_name) {    // of before
+    if (options.authorized.KeyOf(name) == nullptr) exchange.Bar(name);
+  }
   carrier->OnKeys(removed, now);
 }
 

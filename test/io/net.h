@@ -125,6 +125,8 @@ class Node {
     for (FromPeers item; thread->from_peers().TryPop(item);) {
       if (item.kind == FromPeers::Kind::kDebits) {
         for (const Entry& e : item.entries.list()) heard[std::string(item.entries.tag(e).bytes)] = item.to;
+      } else if (item.kind == FromPeers::Kind::kHostBarred) {
+        barred.push_back(item.peer);
       } else if (item.kind == FromPeers::Kind::kSnapshotWanted) {
         for (const auto kind : {ToPeers::Kind::kSnapshotBegin, ToPeers::Kind::kSnapshotEnd}) {
           ToPeers part;
@@ -171,6 +173,7 @@ class Node {
   const std::uint16_t port;
   PeerThread::Options options;
   std::unique_ptr<PeerThread> thread;
+  std::vector<std::uint32_t> barred;       // numbers of hosts whose key was removed
   std::map<std::string, Instant> heard;    // when the interval ended that a tag's last hit came in
 
  private:

@@ -343,6 +343,7 @@ TEST_CASE("a removed key is cut off at once, the others are back in about a seco
   For(nodes, seconds(1));
   CHECK(c.heard.count("after") == 0);
   CHECK_FALSE(c.Up());
+  CHECK(pair.a.barred.size() == 1);
   CHECK(pair.a.Peer(1).reason.ends_with("there is no c.pub"));
   CHECK(Until(nodes, [&] { return pair.a.thread->OwnCounts().denied >= 1; }));
   WARN("heard again " << Ms(back) << " ms after a key was removed");

@@ -125,6 +125,21 @@ TEST_CASE("places: a peer or an owner that reports more rarely is believed for i
   CHECK(holds_until(30s, FromPeers::Kind::kNear) == 2min);
 }
 
+TEST_CASE("places: those of a host that may not speak any more come back at once, and no other's") {
+  Peer a(kJobs), b(kJobs);
+  for (int i = 0; i < 2; ++i) CHECK(a.Enters("job", kNow));
+  const std::vector<ToPeers> said = a.Says(kNow);
+  b.Hear(said, 0, kNow, 1h);
+  b.Hear(said, 1, kNow, 1h);
+  FromPeers barred;
+  barred.kind = FromPeers::Kind::kHostBarred;
+  barred.peer = 1;
+  REQUIRE(b.in.TryPush(std::move(barred)));
+  while (b.sharing.Work(kNow + 1s)) continue;
+  CHECK(b.EntersAll("job", kNow + 1s) == 3);
+  CHECK(CountsOf(*b.host.limiter).in_flight.heard == 1);
+}
+
 TEST_CASE("places: they are told in each period, so a host that lives keeps them and one that comes hears of them") {
   Peer a(kJobs), b(kJobs);
   CHECK(a.EntersAll("job", kNow) == 5);

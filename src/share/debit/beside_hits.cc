@@ -171,6 +171,10 @@ void BesideHits::HearPlaces(const ToldEntry& told, HeardPeer& peer, std::uint32_
   core_.gauges->Hear(told.tag, told.hash, of, taken, until, now);
 }
 
+void BesideHits::Bar(std::uint32_t peer, Instant now) {
+  if (core_.gauges != nullptr) core_.gauges->Forget(core_.ShardLock(), peer, now);
+}
+
 void BesideHits::HearQuota(const ToldEntry& told, HeardPeer& peer, const QuotaWord& word, Instant now) {
   Quotas* const quotas = QuotasFor(told, peer, now);
   if (quotas != nullptr) quotas->Hear(told.tag, told.hash, core_.limit(told.index), word, peer.number, now);

@@ -47,6 +47,9 @@ class BesideHits {
   bool HearOwner(const Entries& entries, const ToldEntry& told, HeardPeer& peer, bool everybody, Instant to,
                  Instant now);
 
+  // The peer is not heard any more: it has no places.
+  void Bar(std::uint32_t peer, Instant now);
+
   // The peer says that the tag is penalized until then.
   void HearPenalty(const ToldEntry& told, HeardPeer& peer, Instant until, Instant now);
 

@@ -162,6 +162,9 @@ bool Sharing::MergeSome(Instant now) {
         ownership_.owning()->quotas().TellTo(incoming_.peer);
       }
       return Drop();
+    case FromPeers::Kind::kHostBarred:
+      debits_.beside().Bar(incoming_.peer, now);
+      return Drop();
     case FromPeers::Kind::kSnapshotWanted:
       return leaving_ ? Drop() : BeginSnapshot(now);    // another host can give it
     default:
