@@ -133,6 +133,14 @@ class Owner {
     Push(from_sites_, std::move(item), tag, hits);
     RunAt(now);
   }
+  // Hits of so many tags.
+  void HearSiteName(std::uint32_t site, std::size_t tags, std::uint64_t hosts, Instant now) {
+    FromPeers item{FromPeers::Kind::kDebits, now - 1s, now, 0, {}, site};
+    item.hosts = hosts;
+    for (std::size_t i = 0; i < tags; ++i) REQUIRE(item.entries.Add({std::to_string(i), false}, 1, 0));
+    REQUIRE(from_sites_.TryPush(std::move(item)));
+    RunAt(now);
+  }
   void HearIdleSite(std::uint32_t site, std::uint64_t hosts, Instant now) {
     FromPeers item{FromPeers::Kind::kDebits, now, now, 0, {}, site};
     item.hosts = hosts;
@@ -291,6 +299,20 @@ TEST_CASE("a site cannot have served more than all of its hosts can") {
   const double one = level(1), ten = level(10);
   CHECK(one > -110);    // a burst and the refill of the interval, and what is owed at most
   CHECK(ten < one);
+}
+
+TEST_CASE("a site may name as many new tags as its hosts may") {
+  const auto cut = [](std::uint64_t hosts) {
+    Owner owner;
+    PeerEntries& peers = owner.host().limiter->ways().Get<Debits>().peers();
+    peers.SetNewTagsMax(100);    // a thousand at once
+    owner.HearSiteName(0, 2500, hosts, kBegin + 1s);
+    return peers.counts().new_tags_cut;
+  };
+  CHECK(cut(1) == 1500);
+  CHECK(cut(2) == 500);
+  CHECK(cut(3) == 0);
+  CHECK(cut(1 << 16) == 0);
 }
 
 TEST_CASE("a site that says to have very many hosts is believed slowly, and no further than this site's size goes") {

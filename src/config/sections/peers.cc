@@ -150,7 +150,8 @@ Section PeersSection() {
                              "Raise it where costs are large, such as bytes.")),
           Reloads(Integer<S>("max_new_tags", "100000", 100, 100'000'000, MEMBER(S, peers.max_new_tags),
                              "How many tags without a bucket on this host one peer may report in a second, likewise, "
-                             "but what is above it is dropped. A tag whose bucket has been full is new again.")),
+                             "but what is above it is dropped. Another site may report as many for each of its hosts. "
+                             "A tag whose bucket has been full is new again.")),
           DurationKey<S>("resolve_interval", "\"30s\"", 1s, 24h, MEMBER(S, peers.resolve_interval),
                          "How often names in *connect* are looked up again."),
           Text<S>("name_servers", "\"\"",

@@ -20,12 +20,15 @@ HeardPeer& PeerEntries::Of(const Speaker& speaker) {
     const auto number = static_cast<std::uint32_t>(heard.size());
     heard.push_back({number, PeerCeilings::Room(new_tags_max_), PeerCeilings::Room(penalties_max())});
   }
-  heard[speaker.number].period = speaker.period;
-  return heard[speaker.number];
+  HeardPeer& peer = heard[speaker.number];
+  peer.period = speaker.period;
+  peer.hosts = std::max<std::uint64_t>(speaker.hosts, 1);
+  return peer;
 }
 
+// One host that names as many as it may leaves the others of its site their own.
 bool PeerEntries::MayName(HeardPeer& peer, Instant now) {
-  if (peer.new_tags.Take(now)) return true;
+  if (peer.new_tags.Take(now, 1 / static_cast<double>(peer.hosts))) return true;
   ++counts_.new_tags_cut, ++peer.counts.new_tags_cut;
   return false;
 }

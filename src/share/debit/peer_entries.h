@@ -24,7 +24,8 @@ struct HeardPeer {
   std::uint32_t number;
   Allowance new_tags, penalties;
   PeerMergeCounts counts{};
-  Duration period{};    // of its reports, if it is longer than this host's
+  Duration period{};          // of its reports, if it is longer than this host's
+  std::uint64_t hosts = 1;    // for which it speaks
 };
 
 // An entry and the bucket that it is about, with the shard locked.
@@ -61,8 +62,9 @@ class PeerEntries {
   HeardPeer& Of(const Speaker& speaker);
   // The peer names a tag that is new here. False, and counted: it has named too many.
   bool MayName(HeardPeer& peer, Instant now);
-  // From now on each peer may name this many tags a second that have no bucket here, on average over ten seconds; more
-  // are dropped. For a thousandth of it a peer may say that a tag is penalized, or no longer: 100/s by default.
+  // From now on each peer may name this many tags a second that have no bucket here, on average over ten seconds, and a
+  // site as many for each of its hosts; more are dropped. For a thousandth of it a peer may say that a tag is
+  // penalized, or no longer: 100/s by default.
   void SetNewTagsMax(std::uint64_t per_second);
 
   MergeCounts& counts() { return counts_; }
