@@ -451,6 +451,10 @@ void SimHost::Settles(const Query& held, WorldTime since, Cost used, WorldTime n
   life_->limiter.Settle({held, clock_.Local(since)}, used, clock_.Local(now));
 }
 
+void SimHost::GivesBack(const Query& refunded, WorldTime now) {
+  life_->limiter.GiveBack(refunded, clock_.Local(now));
+}
+
 Inspection SimHost::Look(std::string_view tag, Instant now) {
   Query query;
   query.tag = {tag, false};

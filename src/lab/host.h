@@ -124,6 +124,8 @@ class SimHost final : private Transport, private CapacityTransport {
   dthrottle::Outcome Decides(const Questions& asked, std::span<Standing> standings, WorldTime now);
   // So many of the tokens that were held have been used.
   void Settles(const Query& held, WorldTime since, Cost used, WorldTime now);
+  // The tokens of a query are refunded.
+  void GivesBack(const Query& refunded, WorldTime now);
   // Whether a query has made something urgent since this was asked.
   bool TakeWoken() { return std::exchange(woken_, false); }
 

@@ -72,7 +72,7 @@ void Requests::Refund(const LoggedQuestion& question, std::span<const Query> que
   const auto it = paid_.find(question.request);
   if (it == paid_.end() || !it->second) return;
   for (const Query& query : queries) {
-    fleet_.host(*it->second).Settles(query, fleet_.now(), 0, fleet_.now());
+    fleet_.host(*it->second).GivesBack(query, fleet_.now());
     counts_.refunded += query.cost;
   }
 }

@@ -115,7 +115,7 @@ Outcome Deciding::Decide(const Questions::Question& question, Outcome outcome, s
   }
   const auto decide = [&](std::size_t i) {
     const bool served = DecideOne(tags[i], outcome, question.patience, standings[i]) == Verdict::kServe;
-    if (outcome.verdict != Verdict::kShed && !outcome.busy) CountAmong(tags[i], standings[i]);
+    if (outcome.verdict != Verdict::kShed && !outcome.busy) CountAmong(tags[i], question.verb, standings[i]);
     if (lane_.Sampled()) lane_.Sample(tags[i].query->tag, tags[i].probe.hash, served, prng_, now_);
   };
   if (outcome.verdict != Verdict::kServe) {

@@ -118,9 +118,10 @@ Verdict Deciding::Cut(Asked& asked, RuleCounters& counters) {
   return Refuse(asked.limit, Verdict::kThrottle, counters);
 }
 
-void Deciding::CountAmong(const NamedTagAt& named, const Standing& standing) {
-  const auto charge = DividedCharge(named, core_);
+void Deciding::CountAmong(const NamedTagAt& named, Verb verb, const Standing& standing) {
+  auto charge = DividedCharge(named, core_);
   if (!charge.has_value()) return;
+  charge->holds = verb == Verb::kHold;
   const Tokens level = core_.among->IsDue(charge->divided.hash, now_) ? BelievedLevel(named, standing) : 0;
   core_.among->Count(*charge, standing.paid, standing.shape, level, now_);
 }

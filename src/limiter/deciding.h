@@ -61,7 +61,7 @@ class Deciding {
   bool IsCut(const NamedTagAt& named, const Shape& shape);
   Verdict Cut(Asked& asked, RuleCounters& counters);
   Tokens BelievedLevel(const NamedTagAt& named, const Standing& standing);
-  void CountAmong(const NamedTagAt& named, const Standing& standing);
+  void CountAmong(const NamedTagAt& named, Verb verb, const Standing& standing);
   Verdict DecideOne(const NamedTagAt& named, const Outcome& outcome, Duration patience, Standing& standing);
 
   LimiterCore& core_;

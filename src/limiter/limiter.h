@@ -97,12 +97,14 @@ class Limiter final : private SlotPolicy {
   void Ask(const Questions& questions, std::span<Outcome> outcomes, std::span<Standing> standings, LaneUse lane,
            Prng& prng, Instant now);
 
-  // Makes what the tag has paid, `paid.query.cost`, into `actual`, and the same of tags that are charged with it: less comes
-  // back, more is charged without asking and may make debt, down to the floor of debits that peers make. Peers hear of
-  // either as of hits. A digest without its over-long tag needs a bucket that is recorded. Any thread.
+  // Makes what the tag has paid for a hold, `paid.query.cost`, into `actual`, and the same of tags that are charged
+  // with it: less comes back, more is charged without asking and may make debt, down to the floor of debits that peers
+  // make. Peers hear of either as of hits. A digest without its over-long tag needs a recorded bucket. Any thread.
   Standing Settle(const Payment& paid, Cost actual, Instant now);
-  // Gives back `query.cost` tokens that the tag has spent, in this period of its quota. Any thread.
-  Standing GiveBack(const Query& query, Instant now) { return Settle({query, now}, 0, now); }
+  // Gives back what the tag has paid for a wait that was given up. Any thread.
+  void GiveUp(const Payment& paid, Instant now);
+  // Gives back `query.cost` tokens that the tag has spent, nobody knows when, in this period of its quota. Any thread.
+  Standing GiveBack(const Query& query, Instant now);
 
   // ---- The rest is for one thread, the owner's ----
 

@@ -26,8 +26,14 @@ void TellBack(Ways& ways, Asked& asked, Cost tokens) {
   ways.With(asked.limit, [&](auto& way) { way.CameBack(asked, tokens); });
 }
 
+struct Actual {
+  Cost cost;
+  bool held;    // the tag was held; else it has paid for a take
+};
+
 // `member` is the tag that the paid one is charged with; null: it was asked about itself.
-Standing SettleOne(Ways& ways, const Query& paid, const Tag* member, Instant taken, Cost actual, Instant now) {
+Standing SettleOne(Ways& ways, const Query& paid, const Tag* member, Instant taken, const Actual& used, Instant now) {
+  const Cost actual = used.cost;
   LimiterCore& core = ways.core();
   const std::uint64_t hash = core.table->Hash(paid.tag);
   Table::Shard shard(*core.table, hash);
@@ -43,8 +49,7 @@ Standing SettleOne(Ways& ways, const Query& paid, const Tag* member, Instant tak
                        : ways.quotas()->GiveBack(hash, limit, paid.cost - actual, taken, now);
   }
   if (member != nullptr && limit.among != Among::kFirst) {
-    const Tokens more = static_cast<Tokens>(actual) - static_cast<Tokens>(paid.cost);
-    core.among->Settle(hash, AmongTags::NameOf(*member), more, now);
+    core.among->Settle(hash, AmongTags::NameOf(*member), {paid.cost, actual, used.held}, now);
   }
   if (actual > paid.cost) {
     Charge(ways, asked, actual - paid.cost);
@@ -55,21 +60,40 @@ Standing SettleOne(Ways& ways, const Query& paid, const Tag* member, Instant tak
   return {shape, asked.bucket(), *index};
 }
 
-}    // namespace
-
-Standing Limiter::Settle(const Payment& paid, Cost actual, Instant now) {
+Standing SettleAll(Limiter& limiter, const Payment& paid, const Actual& used, Instant now) {
   const Query& query = paid.query;
-  if (core_->observed.sample().Has(core_->table->Hash(query.tag))) {
-    if (const auto observer = core_->observed.observer()) observer->Settled(paid, actual, now);
-  }
-  const std::vector<std::string> charged = ChargedWith(*this, query, now);
+  const std::vector<std::string> charged = ChargedWith(limiter, query, now);
   if (!paid.with || paid.with == MarkOf(charged)) {
     for (std::size_t i = 0; i < charged.size(); ++i) {
       if ((paid.with_unpaid >> i & 1) != 0) continue;
-      SettleOne(*ways_, {{charged[i], false}, query.cost}, &query.tag, paid.at, actual, now);
+      SettleOne(limiter.ways(), {{charged[i], false}, query.cost}, &query.tag, paid.at, used, now);
     }
   }
-  return paid.unpaid ? Standing() : SettleOne(*ways_, query, nullptr, paid.at, actual, now);
+  return paid.unpaid ? Standing() : SettleOne(limiter.ways(), query, nullptr, paid.at, used, now);
+}
+
+// Calls show(observer), if one looks at the tag.
+template <class Show>
+void ShowTo(const LimiterCore& core, const Tag& tag, Show&& show) {
+  if (!core.observed.sample().Has(core.table->Hash(tag))) return;
+  if (const auto observer = core.observed.observer()) show(*observer);
+}
+
+}    // namespace
+
+Standing Limiter::Settle(const Payment& paid, Cost actual, Instant now) {
+  ShowTo(*core_, paid.query.tag, [&](Observer& observer) { observer.Settled(paid, actual, now); });
+  return SettleAll(*this, paid, {actual, true}, now);
+}
+
+void Limiter::GiveUp(const Payment& paid, Instant now) {
+  ShowTo(*core_, paid.query.tag, [&](Observer& observer) { observer.Settled(paid, 0, now); });
+  SettleAll(*this, paid, {0, false}, now);
+}
+
+Standing Limiter::GiveBack(const Query& query, Instant now) {
+  ShowTo(*core_, query.tag, [&](Observer& observer) { observer.Settled({query, now}, 0, now); });
+  return SettleAll(*this, {query, now}, {0, false}, now);
 }
 
 }    // namespace dthrottle

@@ -491,6 +491,46 @@ TEST_CASE("holds that are given back, or that nobody settles, have used nothing"
   CHECK((m.lost > 0.2 * m.holds && m.lost < 0.3 * m.holds));
 }
 
+TEST_CASE("holds that use little of what they hold are divided by what they use") {
+  for (const char* among : {"level", "ratio"}) {
+    CAPTURE(among);
+    const FleetFile file = File(fmt::format(R"(
+[fleet]
+hosts = 1
+duration = "60s"
+[[rule]]
+name = "user"
+match = "*/*"
+burst = 10000
+rate = 10000
+also = ["before /"]
+share = "local"
+[[rule]]
+name = "tenant"
+burst = 60
+rate = 100
+among = "{}"
+share = "local"
+[[workload]]
+tag = "acme/held"
+tags = 3
+rate = 75
+takes = "hold"
+cost = 8
+lasts = "20ms"
+used_min = 1
+used_max = 1
+[[workload]]
+tag = "acme/surge"
+rate = 1500
+from = "10s"
+until = "11s"
+)", among));
+    const Measures m = Simulate(file, std::nullopt, 1).measures;
+    CHECK(m.holds >= 0.9 * 75 * 60);    // the surge alone takes a second of them
+  }
+}
+
 TEST_CASE("places are taken for as long as they last, and never more than there are where hosts divide them") {
   const auto measures = [](const char* fault) {
     return Simulate(File(fmt::format("[fleet]\nhosts = 4\nduration = \"2m\"\n[peers]\nperiod = \"1s\"\n"

@@ -7,12 +7,14 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "capacity/divide.h"
 #include "limiter/inspect.h"
+#include "query/question.h"
 #include "support/host.h"
 #include "share/among/among_tags.h"
 
@@ -156,6 +158,76 @@ TEST_CASE("among: what a call needed beyond its hold has been asked for") {
     limiter.Settle({{{"acme/a"}, 1}, at(ms)}, 14, at(ms));
   }
   CHECK(Inspect(limiter, {{"acme"}}, at(1000)).among->level < 140);
+}
+
+// Holds of 8 that use 1 each want 62 of 100 tokens a second, and takes want 20. A surge of takes wants 2,000.
+class Surged {
+ public:
+  explicit Surged(std::string_view among)
+      : host_(fmt::format("[[rule]]\nname=\"tenant\"\nmatch=\"acme\"\nshare=\"local\"\nburst=20\nrate=100\n"
+                          "among=\"{}\"\n[[rule]]\nmatch=\"*/*\"\nshare=\"local\"\nburst=10000\nrate=10000\n"
+                          "also=[\"before /\"]\n",
+                          among)) {}
+
+  void Run(int ms_from, int ms_until, bool surge) {
+    for (int ms = ms_from; ms < ms_until; ++ms) {
+      const Instant now = FromNanoseconds(0) + ms * 1ms;
+      if (ms % 16 == 0) Hold(now);
+      if (ms % 50 == 0) takes_ += host_.Serves("acme/y", now);
+      if (!surge) continue;
+      host_.Serves("acme/z", now);
+      host_.Serves("acme/z", now);
+    }
+  }
+  // Since this was asked.
+  std::pair<int, int> TakeServed() { return {std::exchange(holds_, 0), std::exchange(takes_, 0)}; }
+
+ private:
+  // Settles the hold before, and takes another one.
+  void Hold(Instant now) {
+    if (open_) host_.limiter->Settle({{{"acme/h"}, 8}, *open_}, 1, now);
+    open_.reset();
+    Questions questions;
+    questions.Begin(Verb::kHold);
+    questions.Name({{"acme/h"}, 8});
+    Outcome outcome;
+    Standing standing;
+    host_.limiter->Ask(questions, {&outcome, 1}, {&standing, 1}, 0, host_.prng, now);
+    if (outcome.verdict == Verdict::kServe) open_ = now, ++holds_;
+  }
+
+  Host host_;
+  std::optional<Instant> open_;
+  int holds_ = 0, takes_ = 0;
+};
+
+TEST_CASE("among: holds that use little are served again soon after a surge, as others are") {
+  for (const char* const among : {"level", "ratio"}) {
+    CAPTURE(among);
+    Surged tenant(among);
+    tenant.Run(0, 2000, false);
+    tenant.Run(2000, 3000, true);
+    tenant.Run(3000, 6000, false);
+    tenant.TakeServed();
+    tenant.Run(6000, 16'000, false);
+    const auto [holds, takes] = tenant.TakeServed();
+    CHECK(holds >= 0.99 * 625);
+    CHECK(takes >= 0.99 * 200);
+  }
+}
+
+TEST_CASE("among: what is refunded of some queries would have been of those that are refused") {
+  Tenant tenant("ratio");
+  Limiter& limiter = *tenant.host().limiter;
+  int served = 0;
+  for (int ms = 0; ms < 20'000; ++ms) {
+    const Instant now = FromNanoseconds(0) + ms * 1ms;
+    if (ms >= 2000 && ms < 3000) tenant.host().Serves("acme/z", now);
+    if (!tenant.host().Serves("acme/a", now)) continue;
+    served += ms >= 10'000;
+    if (ms % 12 != 0) limiter.GiveBack({{"acme/a"}, 1}, now);
+  }
+  CHECK(served >= 0.99 * 10'000);
 }
 
 // ---- Weights ----

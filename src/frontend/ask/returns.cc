@@ -205,7 +205,7 @@ bool AskReturns::GiveUp(WaitId id, Instant now) {
   if (its == waiting_.end()) return false;
   Waits& waits = *its->second;
   waiting_.erase(its);
-  const bool given = waits.Give(id, now, [&](const Payment& paid) { limiter_.Settle(paid, 0, now); });
+  const bool given = waits.Give(id, now, [&](const Payment& paid) { limiter_.GiveUp(paid, now); });
   given_up_ += given;
   return given;
 }

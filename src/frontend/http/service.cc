@@ -150,7 +150,7 @@ HttpReplies HttpService::Add(const HttpRequest& request) {
 
 void HttpService::GiveUp(Waits& paid, Instant now) {
   for (const WaitId id : paid.ids()) {
-    paid.Give(id, now, [&](const Payment& its) { host_.limiter().Settle(its, 0, now); });
+    paid.Give(id, now, [&](const Payment& its) { host_.limiter().GiveUp(its, now); });
   }
 }
 

@@ -13,6 +13,19 @@ constexpr Duration kMemoryMin = std::chrono::seconds(2);    // over which rates 
 constexpr double kThousandths = 1000;
 constexpr SipKey kMemberKey{0x616d6f6e672e7461, 0x67732e0000000001};    // known to all hosts
 
+void Learn(UsedParts& used, const AmongTags::Settled& settled) {
+  UsedPart& part = settled.held ? used.holds : used.takes;
+  if (settled.held) part.Add(settled.paid);
+  part.ComesBack(static_cast<Tokens>(settled.paid) - static_cast<Tokens>(settled.actual));
+}
+
+// What a question that is refused would have used. A member of which nothing is known counts as all members together.
+double WouldUse(const AmongTags::Charge& charge, const AmongGroup& group, const AmongMember* member) {
+  std::optional<double> part = member != nullptr ? member->used.of(charge.holds).part() : std::nullopt;
+  if (!part.has_value()) part = group.used.of(charge.holds).part();
+  return charge.cost * part.value_or(1);
+}
+
 }    // namespace
 
 std::uint64_t AmongTags::NameOf(const Tag& member) {
@@ -53,6 +66,7 @@ AmongGroup* AmongTags::FindOrAdd(const Divided& divided, Instant now) {
   groups_.Put(place, divided.hash);
   group.tag = KeptTag(divided.tag);
   group.hash = divided.hash;
+  group.used = {};
   group.began = Instant::min();
   return &group;
 }
@@ -100,28 +114,34 @@ AmongGroup* AmongTags::Begin(const Divided& divided, const Shape& shape, Tokens 
 void AmongTags::Count(const Charge& charge, bool served, const Shape& shape, Tokens level, Instant now) {
   AmongGroup* const group = Begin(charge.divided, shape, level, now);
   if (group == nullptr) return;
-  group->asked += charge.cost;
-  if (charge.divided.among != Among::kLevel) return;
-  AmongMember* const member = FindOrAdd(*group, charge.member, charge.weight, now);
-  if (member == nullptr) return;
+  AmongMember* const member =
+      charge.divided.among == Among::kLevel ? FindOrAdd(*group, charge.member, charge.weight, now) : nullptr;
   const auto cost = static_cast<double>(charge.cost);
+  const double asked = served ? cost : WouldUse(charge, *group, member);
+  group->asked += asked;
+  if (served && !charge.holds) group->used.takes.Add(cost);
+  if (member == nullptr) return;
   for (MemberUse* const use : {&member->counted, &member->untold, &member->to_sites}) {
-    use->asked += cost, use->served += served ? cost : 0;
+    use->asked += asked, use->served += served ? cost : 0;
   }
   if (!served) return;
+  if (!charge.holds) member->used.takes.Add(cost);
   member->debt = member->DebtAt(now) + charge.cost, member->since = now;
   member->dearest = std::max(member->dearest, charge.cost);
 }
 
 // What was counted in a cycle that is over stays as it was.
-void AmongTags::Settle(std::uint64_t divided, std::uint64_t member, Tokens more, Instant now) {
+void AmongTags::Settle(std::uint64_t divided, std::uint64_t member, const Settled& settled, Instant now) {
+  const Tokens more = static_cast<Tokens>(settled.actual) - static_cast<Tokens>(settled.paid);
   const auto add = [&](double& amount) { amount = std::max(0.0, amount + more); };
   const std::size_t place = groups_.Find(divided);
   if (place == groups_.kNone || groups_[place].IsOld(now)) return;
   add(groups_[place].asked);
+  Learn(groups_[place].used, settled);
   AmongMember* const its = members_.Find(divided, member);
   if (its == nullptr) return;
   for (MemberUse* const use : {&its->counted, &its->untold, &its->to_sites}) add(use->asked), add(use->served);
+  Learn(its->used, settled);
   its->debt = std::max(0.0, its->DebtAt(now) + more), its->since = now;
 }
 

@@ -17,6 +17,10 @@
 // each what the tags that it named get on all hosts together. A host's part of a tag is what the host had served of it
 // as of that word. Owners of other sites (protocol/sites.md) tell it what all hosts of their site were asked for.
 //
+// A query that is refused asks for as much as it would have used: what it costs, times the part of their cost that
+// served queries use (used_part.h). With their full cost, holds that are refused because of one surge would look like
+// so much demand that they went on being refused.
+//
 // Departures from the paper, which gives each tag a number of requests for the whole cycle: a tag spends its level as
 // time passes, and some of it at once, because the bucket may hold less than a cycle's tokens. One that asked for nothing
 // in the cycle before is served, because its limit would be 0. Where there is enough nobody is cut, so what a tag did not
@@ -74,7 +78,8 @@ class AmongTags {
     Divided divided;
     std::uint64_t member;    // NameOf
     Cost cost;
-    double weight = 1;    // of the member, at kLevel
+    bool holds = false;    // and settles later
+    double weight = 1;     // of the member, at kLevel
   };
 
   // Whether the division lets the query through.
@@ -85,8 +90,12 @@ class AmongTags {
   // The query was served, or it was refused by the division or by the bucket of the divided tag, which has the shape and
   // `level` tokens.
   void Count(const Charge& charge, bool served, const Shape& shape, Tokens level, Instant now);
-  // A query of the member that was served has cost `more` tokens than Count was told; negative: less.
-  void Settle(std::uint64_t divided, std::uint64_t member, Tokens more, Instant now);
+  // A query of the member that was served for `paid` tokens has cost `actual`. `held`: as of Charge.
+  struct Settled {
+    Cost paid, actual;
+    bool held;
+  };
+  void Settle(std::uint64_t divided, std::uint64_t member, const Settled& settled, Instant now);
   // A peer has served so many hits of the divided tag. What it says of members counts as far as these bear it out
   // (peer_parts.h). Nothing, where nobody asked for the divided tag here lately; the next one too.
   void HearHits(std::uint64_t divided, std::uint64_t hits, const Speaker& speaker, Instant now);

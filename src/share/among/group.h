@@ -12,6 +12,7 @@
 #include "bucket/bucket.h"
 #include "rule/rule.h"
 #include "share/among/members.h"
+#include "share/among/used_part.h"
 
 namespace dthrottle {
 
@@ -33,6 +34,7 @@ struct AmongGroup {
   Duration memory{};       // how long rates are measured over; 0: the cycle
   std::size_t hosts = 1;
   Tokens asked = 0;        // by all members in the cycle
+  UsedParts used;          // by all members
   DividedAmong current;
   bool owned = false;                  // peers say what they are asked for
   Instant said_at = Instant::min();    // by the owner: the level

@@ -14,6 +14,7 @@
 #include "base/side_table.h"
 #include "base/time.h"
 #include "base/tokens.h"
+#include "share/among/used_part.h"
 
 namespace dthrottle {
 
@@ -40,6 +41,7 @@ struct AmongMember {
   double most = kUncut;         // tokens/s that are served here
   MemberUse here{}, there{};    // tokens/s over a while; what peers are asked for is known to an owner only
   double request = 0;           // tokens/s that are asked of all hosts
+  UsedParts used{};
 
   double lately() const { return counted.asked + heard.served + heard.asked + here.asked + there.served + there.asked; }
   Tokens DebtAt(Instant now) const { return debt == 0 ? 0 : std::max(0.0, debt - most * Seconds(now - since)); }
