@@ -20,6 +20,14 @@
 
 namespace dthrottle {
 
+// A key for what a tag has several of, each with a name, in a set of the tag's shard.
+inline std::uint64_t SideKey(std::uint64_t hash, std::uint64_t name) {
+  constexpr unsigned kShardBits = 6;
+  const std::uint64_t mixed = (hash ^ name * 0x9e3779b97f4a7c15) * 0xbf58476d1ce4e5b9;
+  const std::uint64_t key = hash >> (64 - kShardBits) << (64 - kShardBits) | (mixed ^ mixed >> 32) >> kShardBits;
+  return key != 0 ? key : 1;
+}
+
 template <class Entry, std::size_t kWays, class Beside = std::monostate>
 class SideTable {
  public:

@@ -92,7 +92,7 @@ void Limiter::GiveUp(const Payment& paid, Instant now) {
 }
 
 Standing Limiter::GiveBack(const Query& query, Instant now) {
-  ShowTo(*core_, query.tag, [&](Observer& observer) { observer.Settled({query, now}, 0, now); });
+  ShowTo(*core_, query.tag, [&](Observer& observer) { observer.GivenBack(query, now); });
   return SettleAll(*this, {query, now}, {0, false}, now);
 }
 

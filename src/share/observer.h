@@ -51,8 +51,11 @@ class Observer {
   // A worker has decided so many queries of the tag, of one token each, by itself (share/loans.h,
   // Lending::CountRefused). A shard may be locked.
   virtual void Decided(const Query& query, bool served, Cost times, std::size_t lane, Instant now) = 0;
-  // As Limiter::Settle.
+  // As Limiter::Settle, and as Limiter::GiveUp with nothing used. Asked has shown the question at paid.at, if anybody
+  // looked then.
   virtual void Settled(const Payment& paid, Cost actual, Instant now) = 0;
+  // As Limiter::GiveBack.
+  virtual void GivenBack(const Query& query, Instant now) = 0;
   // As Forgive (limiter/inspect.h).
   virtual void Forgiven(const Query& query, Instant now) = 0;
 

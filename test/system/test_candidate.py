@@ -4,8 +4,9 @@ import unittest
 
 from clocks import Date
 from common import ParallelTest
-from daemon import DTHROTTLECTL, SANITIZED, Daemon, fresh_directory, override, rule, run, wait_until
+from daemon import AskDaemon, DTHROTTLECTL, SANITIZED, Daemon, fresh_directory, override, rule, run, wait_until
 from fleet import Fleet, wait_all_hear
+from test_ask import Asker
 from test_set_limits import Operator
 from test_upgrade import upgrade
 
@@ -59,6 +60,18 @@ class OneHost(ParallelTest):
             self.assertEqual(ctl(daemon, "stop").returncode, 0)
             self.assertEqual(daemon.admin_json("candidate"), {"state": "none"})
             self.assertEqual(daemon.stats()["candidate_comparing"], 0)
+
+    def test_refunds_are_noted_and_what_comes_back_of_refused_holds_is_not_given_back(self):
+        with AskDaemon(rule(name="all", burst=1000, rate=0.001)) as daemon, Asker(daemon.ask_path) as asker:
+            self.begin(daemon, rules(burst=30, rate=0.001))
+            for _ in range(50):
+                ok, hold, *_ = asker.ask("hold 60000 20 C").split()
+                self.assertEqual((ok, asker.ask(f"commit {hold} 8")[:2]), ("OK", "OK"))
+            answer = compared(daemon)
+            self.assertEqual((answer["candidate_refused"], answer["notes"]), (48, []))
+            asker.ask("refund 1 C")
+            note, = compared(daemon)["notes"]
+            self.assertIn("refunded", note)
 
     def test_what_is_wrong_with_a_candidate_is_said_with_its_place(self):
         with Daemon(rule()) as daemon:

@@ -6,6 +6,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "limiter/asking.h"
 #include "limiter/inspect.h"
 #include "share/ways.h"
 #include "test/support/host.h"
@@ -203,6 +204,87 @@ TEST_CASE("questions are compared as one, and what a hold gives back comes back 
   tried.host.limiter->Settle({{{"b"}, 2}, kStart}, 0, kStart);
   CHECK(ask(2));
   CHECK(tried.All().newly_refused == 1);
+}
+
+namespace {
+
+// Asks the question about one tag, and settles what it has paid with `used`. Whether it was served.
+bool AskAndSettle(Host& host, Verb verb, const Query& query, Cost used, Instant now, Duration patience = {}) {
+  Asking asking(*host.limiter, 0, Prng(1), kTagBytesMax);
+  asking.Begin(verb, patience);
+  REQUIRE(asking.Name(query.tag.bytes, query.cost));
+  asking.Answer(now);
+  if (asking.refusal(0)) return false;
+  for (const Payment& paid : asking.payments(0)) {
+    verb == Verb::kHold ? void(host.limiter->Settle(paid, used, now)) : host.limiter->GiveUp(paid, now);
+  }
+  return true;
+}
+
+}    // namespace
+
+TEST_CASE("what comes back of a hold or a wait that the candidate has refused does not come back to it") {
+  const std::string candidate = RuleOf(30, 0.001);
+  Tried tried(RuleOf(1e6, 1), candidate);
+  tried.Begin(kStart);
+  Host alone(candidate);
+  std::uint64_t refused = 0;
+  for (int i = 0; i < 200; ++i) {
+    CHECK(AskAndSettle(tried.host, Verb::kHold, {{"a"}, 20}, 8, kStart + i * 1ms));
+    refused += !AskAndSettle(alone, Verb::kHold, {{"a"}, 20}, 8, kStart + i * 1ms);
+  }
+  CHECK(refused == 198);
+  CHECK(tried.All().candidate_refused == refused);
+  CHECK_FALSE(tried.comparison->any_refunds());
+
+  Tried waiting(RuleOf(1, 100, "delay = \"1m\""), RuleOf(1, 0.001));
+  waiting.Begin(kStart);
+  CHECK(waiting.Ask("a", 1, kStart) == 1);
+  for (int i = 0; i < 100; ++i) CHECK(AskAndSettle(waiting.host, Verb::kTake, {{"a"}, 1}, 0, kStart, 1min));
+  CHECK(waiting.All().newly_refused == 100);
+}
+
+TEST_CASE("of two holds of one instant the candidate settles as many as it has served") {
+  Tried tried(RuleOf(100, 0.001), RuleOf(30, 0.001));
+  tried.Begin(kStart);
+  for (int i = 0; i < 3; ++i) {
+    Questions questions;
+    questions.Begin(Verb::kHold);
+    questions.Name({{"a"}, 20});
+    Outcome outcome;
+    Standing standing;
+    tried.host.limiter->Ask(questions, {&outcome, 1}, {&standing, 1}, 0, tried.host.prng, kStart);
+  }
+  CHECK(tried.All().newly_refused == 2);
+  for (int i = 0; i < 3; ++i) tried.host.limiter->Settle({{{"a"}, 20}, kStart}, 0, kStart);
+  CHECK(tried.Ask("a", 31, kStart) == 31);
+  CHECK(tried.All().newly_refused == 3);    // 30 are there again, and no more
+}
+
+TEST_CASE("a hold that was served by mode shadow alone is settled as the candidate took it") {
+  Tried tried(RuleOf(10, 0.001, "mode = \"shadow\""), RuleOf(10, 0.001));
+  tried.Begin(kStart);
+  Host alone(RuleOf(10, 0.001));
+  std::uint64_t refused = 0;
+  for (int i = 0; i < 30; ++i) {
+    CHECK(AskAndSettle(tried.host, Verb::kHold, {{"a"}, 10}, 9, kStart + i * 1ms));
+    refused += !AskAndSettle(alone, Verb::kHold, {{"a"}, 10}, 9, kStart + i * 1ms);
+  }
+  CHECK(refused == 29);
+  CHECK(tried.All().candidate_refused == refused);
+}
+
+TEST_CASE("a refund comes back to the candidate whatever it has refused, which is said from the first one on") {
+  Tried tried(RuleOf(100, 0.001), RuleOf(2, 0.001));
+  tried.Begin(kStart);
+  CHECK(tried.Ask("a", 4, kStart) == 4);
+  tried.host.limiter->GiveBack({{"a"}, 0}, kStart);
+  CHECK_FALSE(tried.comparison->any_refunds());
+  tried.host.limiter->GiveBack({{"a"}, 2}, kStart);
+  CHECK(tried.comparison->any_refunds());
+  CHECK(tried.Ask("a", 2, kStart) == 2);
+  CHECK(tried.All().newly_refused == 2);
+  CHECK(NotCompared(*Rules(RuleOf(2, 0.001)), 1, true).size() == 1);
 }
 
 TEST_CASE("refusals that a worker gave in the daemon's stead are compared too") {

@@ -20,6 +20,11 @@ constexpr std::uint32_t kLately = 256;          // queries of a tag
 constexpr std::uint64_t kAdmittedOf = 16;       // one of so many refusals
 constexpr double kElsewhereMax = 16;            // times the hits that peers report
 
+std::uint64_t PaymentKey(std::uint64_t hash, const Payment& paid) {
+  const auto at = static_cast<std::uint64_t>(paid.at.time_since_epoch().count());
+  return SideKey(hash, at ^ std::uint64_t{paid.query.cost} << 32);
+}
+
 Instant NoClock() {
   return Instant();
 }
@@ -49,7 +54,7 @@ std::shared_ptr<const Rulebook> AsCompared(const Rulebook& candidate, std::size_
   return std::make_shared<Rulebook>(std::move(rules), std::move(overrides));
 }
 
-std::vector<std::string> NotCompared(const Rulebook& candidate, double share) {
+std::vector<std::string> NotCompared(const Rulebook& candidate, double share, bool refunds) {
   std::vector<std::string> notes;
   const auto any = [&](auto&& has) { return std::ranges::any_of(candidate.rules(), has); };
   if (any([](const Rule& rule) { return rule.share == Share::kCapacity; })) {
@@ -63,6 +68,7 @@ std::vector<std::string> NotCompared(const Rulebook& candidate, double share) {
     notes.push_back("Refusals and penalties of other hosts are not compared.");
   }
   if (candidate.any_quota()) notes.push_back("Quotas are not compared.");
+  if (refunds) notes.push_back("What is refunded comes back to tags that the candidate has refused, too.");
   if (share < 1 && any([](const Rule& rule) { return !rule.also.empty(); })) {
     notes.push_back("Tags that others are charged with (also) are charged by the sample only: use --of 100%.");
   }
@@ -158,7 +164,7 @@ void Comparison::Asked(const Questions::Question& question, std::span<const Quer
                        std::size_t lane, Instant now) {
   LaneCounts& counts = *lanes_[lane];
   Questions questions;
-  questions.Begin(Verb::kTake, question.patience);
+  questions.Begin(question.verb == Verb::kHold ? Verb::kHold : Verb::kTake, question.patience);
   for (const Query& query : queries) questions.Name(query);
   Outcome would;
   std::array<Standing, Questions::kTagsMax> standings;
@@ -166,6 +172,9 @@ void Comparison::Asked(const Questions::Question& question, std::span<const Quer
   const bool served = outcome.verdict == Verdict::kServe, would_serve = would.verdict == Verdict::kServe;
   const std::size_t tag = !would_serve ? would.tag : !served ? outcome.tag : 0;
   Note(queries[tag], standings[tag], served, would_serve, 1, counts);
+  const bool may_come_back = question.verb == Verb::kHold || outcome.wait != Duration::zero();
+  if (!served || would_serve || !may_come_back) return;
+  for (const Query& query : queries) KeepUnpaid({query, now});
 }
 
 // They came one after the other. Where they are more than kMost, each query that is compared stands for several and
@@ -186,9 +195,13 @@ void Comparison::Decided(const Query& query, bool served, Cost times, std::size_
   }
 }
 
-// Also where the candidate had refused what is given back: by then nobody knows.
 void Comparison::Settled(const Payment& paid, Cost actual, Instant now) {
-  shadow_.Settle({paid.query, paid.at}, actual, now);
+  if (!TakeUnpaid(paid)) shadow_.Settle({paid.query, paid.at}, actual, now);
+}
+
+void Comparison::GivenBack(const Query& query, Instant now) {
+  if (query.cost > 0) any_refunds_.store(true, std::memory_order_relaxed);
+  shadow_.GiveBack(query, now);
 }
 
 void Comparison::Forgiven(const Query& query, Instant now) {
@@ -229,6 +242,27 @@ void Comparison::NoteTag(const Tag& tag, bool served, bool would_serve, Cost tim
   its.seen.Add(served, would_serve, times);
   its.served += served ? times : 0, its.would_serve += would_serve ? times : 0;
   if (its.served + its.would_serve >= kLately) its.served /= 2, its.would_serve /= 2;
+}
+
+// ---- What comes back ----
+
+void Comparison::KeepUnpaid(const Payment& paid) {
+  const std::uint64_t hash = shadow_.table().Hash(paid.query.tag);
+  if (!sample_.Has(hash)) return;    // nobody will say that it comes back
+  const Table::Shard shard(shadow_.table(), hash);
+  const auto worth = [&](std::size_t place) { return std::optional(unpaid_[place].at); };
+  Unpaid& its = unpaid_[unpaid_.FindOrPut(PaymentKey(hash, paid), worth)];
+  ++its.times, its.at = paid.at;
+}
+
+// Whether one of these was kept, which is forgotten.
+bool Comparison::TakeUnpaid(const Payment& paid) {
+  const std::uint64_t hash = shadow_.table().Hash(paid.query.tag);
+  const Table::Shard shard(shadow_.table(), hash);
+  const std::size_t place = unpaid_.Find(PaymentKey(hash, paid));
+  if (place == unpaid_.kNone) return false;
+  if (--unpaid_[place].times == 0) unpaid_.Remove(place);
+  return true;
 }
 
 // ---- What peers say ----

@@ -10,9 +10,13 @@
 //
 // A host compares by itself. It knows neither parts of a capacity, which are compared as equal parts, nor places in
 // flight, quotas, shedding and what peers say of refusals and penalties, which are left out (NotCompared says so).
+//
+// A hold or a wait that the candidate has refused is settled by the rules in force alone. Nobody knows which query a
+// refund is for, so it comes back to both (NotCompared says so).
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -57,8 +61,8 @@ struct Differences {
 // The candidate's rules as one of so many hosts can try them.
 std::shared_ptr<const Rulebook> AsCompared(const Rulebook& candidate, std::size_t hosts);
 
-// What of a candidate is compared in part or not at all, a sentence each.
-std::vector<std::string> NotCompared(const Rulebook& candidate, double share);
+// What of a candidate is compared in part or not at all, a sentence each. `refunds`: there were some.
+std::vector<std::string> NotCompared(const Rulebook& candidate, double share, bool refunds = false);
 
 class Comparison final : public Observer {
  public:
@@ -90,6 +94,8 @@ class Comparison final : public Observer {
   std::vector<Differences> ByRule() const;
   // The tags that differ most, most first, at most n.
   std::vector<OfTag> TopTags(std::size_t n);
+  // A tag was refunded something.
+  bool any_refunds() const { return any_refunds_.load(std::memory_order_relaxed); }
   // CPU time of a query that is compared, beyond what it costs anyway; 0: none was timed.
   double NanosecondsEach() const;
 
@@ -101,6 +107,7 @@ class Comparison final : public Observer {
              std::size_t lane, Instant now) override;
   void Decided(const Query& query, bool served, Cost times, std::size_t lane, Instant now) override;
   void Settled(const Payment& paid, Cost actual, Instant now) override;
+  void GivenBack(const Query& query, Instant now) override;
   void Forgiven(const Query& query, Instant now) override;
   void Heard(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to, const Speaker& speaker,
              Instant now) override;
@@ -128,6 +135,12 @@ class Comparison final : public Observer {
     KeptTag tag;
   };
 
+  // Payments of a tag for holds or waits under the rules in force that it has not made here, of one instant and cost.
+  struct Unpaid {
+    std::uint32_t times = 0;
+    Instant at{};
+  };
+
   // What a query is counted as: one, or as many as it has tokens.
   enum class CountedAs : std::uint8_t { kOne, kTokens };
 
@@ -137,9 +150,12 @@ class Comparison final : public Observer {
   void Note(const Query& query, const Standing& standing, bool served, bool would_serve, Cost times,
             LaneCounts& counts);
   void NoteTag(const Tag& tag, bool served, bool would_serve, Cost times, LaneCounts& counts);
+  void KeepUnpaid(const Payment& paid);
+  bool TakeUnpaid(const Payment& paid);
   std::uint64_t HitsOf(const Tag& tag, std::uint64_t hash, std::uint64_t hits);
 
   static constexpr std::size_t kTags = 8192, kTagWays = 8;
+  static constexpr std::size_t kUnpaid = 16384, kUnpaidWays = 8;    // the oldest makes room
 
   const MappedRegion memory_;
   Limiter& live_;
@@ -149,6 +165,8 @@ class Comparison final : public Observer {
   Limiter shadow_;
   std::vector<std::unique_ptr<LaneCounts>> lanes_;
   SideTable<Seen, kTagWays> tags_{kTags};    // by the lock of the tag's shard of shadow_
+  SideTable<Unpaid, kUnpaidWays> unpaid_{kUnpaid};    // by the same
+  std::atomic<bool> any_refunds_{false};
   std::size_t copied_ = 0;                   // cells of the live table
   Entries heard_;                            // scratch
 };

@@ -292,7 +292,7 @@ Extension::Json CandidateFeature::ShowComparison(Instant now) const {
   }
   answer["rules"] = std::move(rules);
   answer["tags"] = std::move(tags);
-  answer["notes"] = NotCompared(*rules_, share_);
+  answer["notes"] = NotCompared(*rules_, share_, comparison_->any_refunds());
   if (escaped_bytes_ > kRulesEscapedBytesMax) {
     answer["notes"].push_back(fmt::format("These rules are {} bytes too long for promote without --here.",
                                           escaped_bytes_ - kRulesEscapedBytesMax));

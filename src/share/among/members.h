@@ -124,11 +124,7 @@ class AmongMembers {
     list.size_ = size;
   }
   // A key for a name of the divided tag, in the sets of its shard.
-  static std::uint64_t KeyOf(std::uint64_t divided, std::uint64_t name) {
-    const std::uint64_t mixed = (divided ^ name * 0x9e3779b97f4a7c15) * 0xbf58476d1ce4e5b9;
-    const std::uint64_t key = divided >> (64 - kShardBits) << (64 - kShardBits) | (mixed ^ mixed >> 32) >> kShardBits;
-    return key != 0 ? key : 1;
-  }
+  static std::uint64_t KeyOf(std::uint64_t divided, std::uint64_t name) { return SideKey(divided, name); }
 
   // Some may have made room for members of other tags, if nobody asked for this one any more.
   void Clear(List& list, std::uint64_t divided) {
