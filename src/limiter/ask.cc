@@ -45,7 +45,7 @@ Duration Apart(Duration wait, Duration apart, Duration patience, std::span<const
 
 void ShowTo(const Observed& observed, std::span<const NamedTagAt> tags, const Questions::Question& question,
             std::span<const Query> queries, const Outcome& outcome, std::size_t lane, Instant now) {
-  if (question.verb == Verb::kPeek || outcome.verdict == Verdict::kShed || outcome.busy) return;
+  if (question.verb == Verb::kPeek || outcome.verdict == Verdict::kShed || outcome.busy || outcome.spent) return;
   const TagSample sample = observed.sample();
   if (std::none_of(tags.begin(), tags.end(), [&](const NamedTagAt& its) { return sample.Has(its.probe.hash); })) return;
   if (const auto observer = observed.observer()) observer->Asked(question, queries, outcome, lane, now);
@@ -186,7 +186,7 @@ void Deciding::LookAtQuotas(std::span<const NamedTagAt> tags, Outcome& outcome) 
     const Duration wait = RefusedFor(its, tags[i].query->cost, now_);
     if (wait == Duration::zero()) continue;
     if (outcome.verdict == Verdict::kServe || wait > outcome.wait) {
-      outcome = {.verdict = Verdict::kThrottle, .tag = i, .wait = wait};
+      outcome = {.verdict = Verdict::kThrottle, .tag = i, .spent = true, .wait = wait};
     }
   }
 }

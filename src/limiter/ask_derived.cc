@@ -134,14 +134,14 @@ Tokens Deciding::BelievedLevel(const NamedTagAt& named, const Standing& standing
   return foretold.value_or(standing.bucket.Level(standing.shape, now_));
 }
 
-Verdict Limiter::DecideDerived(const Query& query, const Table::Probe& probe, LaneUse use, Prng& prng, Instant now,
+Outcome Limiter::DecideDerived(const Query& query, const Table::Probe& probe, LaneUse use, Prng& prng, Instant now,
                                Standing* standing) {
   const NamedTagAt named{&query, probe};
   Standing its;
   Deciding deciding(*core_, *ways_, *shedder_, use.front_end, core_->tally.lane(use.number), prng, now);
   const Outcome outcome = deciding.AskDerived({Verb::kTake, 0, 1}, {&named, 1}, {&its, 1});
   if (standing != nullptr) *standing = its;
-  return outcome.verdict;
+  return outcome;
 }
 
 Outcome Deciding::AskDerived(const Questions::Question& question, std::span<const NamedTagAt> named,

@@ -153,11 +153,14 @@ class Limiter final : private SlotPolicy {
   bool Reshape(const Tag&, Slot&, WrittenFor, Instant now) const override;
   bool Restore(const Tag&, Slot&, WrittenFor, Instant now) const override;
 
+  class Shown;
+
   std::optional<Verdict> Decide(const Query& query, const Table::Probe& probe, Lane& lane, Prng& prng, Instant now,
-                                Standing* standing);
+                                Standing* standing, Shown& shown);
   std::optional<Verdict> DecideBefore(const Query& query, std::uint64_t hash, const Limit& limit,
-                                      RuleCounters& counters, Prng& prng, Instant now, Standing* standing);
-  Verdict DecideDerived(const Query& query, const Table::Probe& probe, LaneUse use, Prng& prng, Instant now,
+                                      RuleCounters& counters, Prng& prng, Instant now, Standing* standing,
+                                      Shown& shown);
+  Outcome DecideDerived(const Query& query, const Table::Probe& probe, LaneUse use, Prng& prng, Instant now,
                         Standing* standing);
   void Reassigned(std::size_t counter);
 

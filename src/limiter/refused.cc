@@ -40,20 +40,23 @@ void Lending::CountRefused(const Query& query, Cost times, LaneUse use, Instant 
   LimiterCore& core = ways.core();
   Lane& lane = core.tally.lane(use.number);
   const Table::Probe probe = core.table->Aim(query.tag);
-  if (core.observed.sample().Has(probe.hash)) [[unlikely]] {
-    if (const auto observer = core.observed.observer()) observer->Decided(query, false, times, use.number, now);
-  }
   Table::Shard shard(*core.table, probe.hash);
   Slot* const slot = shard.Find(query.tag, probe, now);
   const auto index = LimitOf(*core.rules, query, slot);
-  if (!index.has_value()) return;
+  const bool enforced = index.has_value() && core.limit(*index).mode == Mode::kEnforce;
+  const bool penalized = enforced && PenaltyLeft(core, core.limit(*index), probe.hash, now) != Duration::zero();
+  const bool spent = enforced && !penalized && ways.HasQuota(core.limit(*index)) &&
+                     IsSpent(ways, query, probe.hash, core.limit(*index), now);
+  if (core.observed.sample().Has(probe.hash) && !spent) [[unlikely]] {
+    if (const auto observer = core.observed.observer()) observer->Decided(query, false, times, use.number, now);
+  }
+  if (!enforced) return;
   const Limit& limit = core.limit(*index);
-  if (limit.mode != Mode::kEnforce) return;
   RuleCounters& counters = lane.counters(core.tally.counter(limit.rule));
   counters.throttled.Add(times);
-  if (PenaltyLeft(core, limit, probe.hash, now) != Duration::zero()) {
+  if (penalized) {
     counters.penalized.Add(times);
-  } else if (ways.HasQuota(limit) && IsSpent(ways, query, probe.hash, limit, now)) {
+  } else if (spent) {
     counters.over_quota.Add(times);
   } else {
     Query all = query;

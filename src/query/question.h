@@ -84,7 +84,8 @@ struct Outcome {
   // If it was refused: the tag that refused it, by its place in the question. Where several refuse, it is the one with
   // the longest wait, so after `wait` all of them would say yes, if nobody else asks.
   std::size_t tag = 0;
-  bool busy = false;    // all places of that tag are taken; nobody knows for how long
+  bool busy = false;     // all places of that tag are taken; nobody knows for how long
+  bool spent = false;    // the quota of that tag has less left than the cost, for longer than its bucket
   // kServe: how long the application is to wait before it goes on; it has its tokens already. kThrottle: see above;
   // kNever: the cost is more than the tag's bucket holds.
   Duration wait{};

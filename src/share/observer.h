@@ -42,14 +42,15 @@ class Observer {
 
   // ---- On any query thread, each with its own lane. No shard of the limiter's table is locked ----
 
-  // Queries that were decided in this order: verdicts[i] answered queries[i]. None was shed.
+  // Queries that were decided in this order: verdicts[i] answered queries[i]. None was refused because the host runs
+  // hot, for want of a place, or by a quota.
   virtual void Answered(std::span<const Query> queries, std::span<const Verdict> verdicts, std::size_t lane,
                         Instant now) = 0;
-  // A question of which the sample has a tag. It was neither shed nor busy, and no peek.
+  // A question of which the sample has a tag. It is no peek, and was not refused as above.
   virtual void Asked(const Questions::Question& question, std::span<const Query> queries, const Outcome& outcome,
                      std::size_t lane, Instant now) = 0;
   // A worker has decided so many queries of the tag, of one token each, by itself (share/loans.h,
-  // Lending::CountRefused). A shard may be locked.
+  // Lending::CountRefused), and did not refuse them as above. A shard may be locked.
   virtual void Decided(const Query& query, bool served, Cost times, std::size_t lane, Instant now) = 0;
   // As Limiter::Settle, and as Limiter::GiveUp with nothing used. Asked has shown the question at paid.at, if anybody
   // looked then.

@@ -6,8 +6,11 @@
 
 #include <catch2/catch.hpp>
 
+#include "config/calendar.h"
 #include "limiter/asking.h"
 #include "limiter/inspect.h"
+#include "limiter/places.h"
+#include "quota/quotas.h"
 #include "share/ways.h"
 #include "test/support/host.h"
 
@@ -221,6 +224,17 @@ bool AskAndSettle(Host& host, Verb verb, const Query& query, Cost used, Instant 
   return true;
 }
 
+// The host counts quotas, of one period that does not end.
+void KeepQuotas(Host& host, std::span<std::byte> region) {
+  const auto hash = [&host](const Tag& tag) { return host.limiter->table().Hash(tag); };
+  const auto calendar = [](const QuotaCalendar& c) {
+    QuotaPeriods periods = PeriodsAt(c, 1'800'000'000);
+    periods.ends = kStart + 24h;
+    return periods;
+  };
+  host.limiter->ways().KeepQuotas(std::make_unique<Quotas>(region, std::array<std::byte, 16>{}, 1, hash, calendar));
+}
+
 }    // namespace
 
 TEST_CASE("what comes back of a hold or a wait that the candidate has refused does not come back to it") {
@@ -285,6 +299,62 @@ TEST_CASE("a refund comes back to the candidate whatever it has refused, which i
   CHECK(tried.Ask("a", 2, kStart) == 2);
   CHECK(tried.All().newly_refused == 2);
   CHECK(NotCompared(*Rules(RuleOf(2, 0.001)), 1, true).size() == 1);
+}
+
+TEST_CASE("refusals for want of a place or by a quota are left out, however they are asked for") {
+  const auto differs = [](const Tried& tried) { return tried.All().newly_refused + tried.All().newly_served; };
+  const auto question = [](Host& host, Verb verb) { return AskAndSettle(host, verb, {{"a"}, 1}, 1, kStart); };
+  SECTION("places") {
+    const std::string rules = RuleOf(8, 0.001, "in_flight = 1");
+    Tried tried(rules, rules);
+    tried.Begin(kStart);
+    Asking asking(*tried.host.limiter, 0, Prng(1), kTagBytesMax);
+    asking.Begin(Verb::kEnter);
+    REQUIRE(asking.Name("a", 1));
+    asking.Answer(kStart);
+    CHECK(tried.Ask("a", 20, kStart) == 0);
+    CHECK_FALSE(question(tried.host, Verb::kTake));
+    CHECK(tried.All().queries == 1);
+    GivePlaces(*tried.host.limiter, tried.host.limiter->table().Hash({"a"}), 1);
+    CHECK(tried.Ask("a", 20, kStart) == 7);
+    CHECK(tried.All().queries == 21);
+    CHECK(tried.All().refused == 13);
+    CHECK(differs(tried) == 0);
+  }
+  SECTION("places of a tag that is charged with the query") {
+    const std::string rules = "[[rule]]\nmatch = \"*/*\"\nburst = 8\nrate = 0.001\nalso = [\"before /\"]\n" +
+                              RuleOf(100, 0.001, "in_flight = 1");
+    Tried tried(rules, rules);
+    tried.Begin(kStart);
+    Asking asking(*tried.host.limiter, 0, Prng(1), kTagBytesMax);
+    asking.Begin(Verb::kEnter);
+    REQUIRE(asking.Name("a/b", 1));
+    asking.Answer(kStart);
+    CHECK(tried.Ask("a/b", 20, kStart) == 0);
+    CHECK(tried.All().queries == 1);
+  }
+  SECTION("a quota") {
+    struct alignas(64) Line {
+      std::byte bytes[64];
+    };
+    std::vector<Line> region(Quotas::RegionBytes(1024) / sizeof(Line));
+    const std::string rules = RuleOf(20, 0.001, "quota = 5");
+    Tried tried(rules, rules);
+    KeepQuotas(tried.host, std::as_writable_bytes(std::span(region)));
+    tried.Begin(kStart);
+    CHECK(tried.Ask("a", 9, kStart) == 5);
+    CHECK_FALSE(question(tried.host, Verb::kTake));
+    tried.host.lending().CountRefused({{"a"}}, 100, 0, kStart);
+    CHECK(tried.All().queries == 5);
+    CHECK(differs(tried) == 0);
+  }
+  SECTION("mode shadow refuses nothing, so all is compared") {
+    const std::string rules = RuleOf(4, 0.001, "in_flight = 1\nmode = \"shadow\"");
+    Tried tried(rules, rules);
+    tried.Begin(kStart);
+    CHECK(tried.Ask("a", 9, kStart) == 9);
+    CHECK(tried.All().queries == 9);
+  }
 }
 
 TEST_CASE("refusals that a worker gave in the daemon's stead are compared too") {
