@@ -266,6 +266,17 @@ class OneHost(ParallelTest):
             self.assertEqual(notes, [None, "longer than query.max_tag_bytes: it never applies here"])
             self.assertIsNone(daemon.admin_json(f"limit clear tag {'a' * 33}")["note"])
 
+    def test_a_limit_where_the_mode_refuses_nothing_says_so(self):
+        off, shadow = "its mode is off: nothing is limited", "its mode is shadow: it refuses nothing"
+        with Daemon(rule(name="vip", match="vip*", mode="off"), rule(name="tried", match="t*", mode="shadow"),
+                    rule(name="all"), override("gold", mode="off"), override("silver", mode="shadow")) as daemon:
+            for name, note in (("rule vip", off), ("rule tried", shadow), ("rule all", None), ("tag vip1", off),
+                               ("tag t1", shadow), ("tag gold", off), ("tag silver", shadow), ("tag C", None)):
+                what, of = name.split()
+                with self.subTest(name):
+                    self.assertEqual(daemon.admin_json(f"limit set {what} 1 0.001 - {of}")["note"], note)
+                    self.assertIsNone(daemon.admin_json(f"limit clear {what} {of}")["note"])
+
     def test_a_second_daemon_on_the_same_file_gives_up_and_an_upgrade_does_not(self):
         limits = {"limits_file": f"{fresh_directory()}/limits"}
         with Daemon(rule(burst=10), operator=limits) as daemon:

@@ -132,6 +132,11 @@ std::string SetLimitsFeature::NoteOn(const SetLimit& limit) const {
     const bool has_place = rules.overrides().size() < Rulebook::kOverridesMax || (index && rules.is_override(*index));
     if (!limit.clears && !has_place) return fmt::format("there are {} overrides already", Rulebook::kOverridesMax);
   }
+  if (index && !limit.clears) {
+    const Mode mode = rules.limit(*index).mode;
+    if (mode == Mode::kOff) return "its mode is off: nothing is limited";
+    if (mode == Mode::kShadow) return "its mode is shadow: it refuses nothing";
+  }
   const bool is_divided = index && rules.limit(*index).divided;
   return is_divided ? "hosts divide this limit: each has its part of the old rate until all have the new one" : "";
 }
