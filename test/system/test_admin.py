@@ -240,6 +240,19 @@ class Tags(SystemTest):
             self.assertRegex(why("x" * 300), r"300 bytes, more than query\.max_tag_bytes = 255")
             self.assertRegex(daemon.admin("why login:x"), r"(?m)^Rule \"login\" .*applies")
 
+    def test_why_says_nothing_of_mode_shadow_that_the_verdict_denies(self):
+        penalty = 'penalty = { after = 2, within = "1d", lasts = "1d" }\n'
+        with Daemon(rule(name="users", match="*/*", burst=50, also=["before /"]),
+                    rule(name="counted", match="c*", quota=3, mode="shadow"),
+                    rule(name="fined", match="p*", burst=2, mode="shadow") + penalty) as daemon:
+            daemon.ask(["c/bob"] * 5 + ["p/bob"] * 5)
+            for tag, no in (("c", "the answer is NO"), ("c/bob", "the answer is NO"),
+                            ("p", "penalized"), ("p/bob", "penalized")):
+                answer = daemon.admin_json(f"why {tag}")
+                self.assertEqual(answer["verdict"], "OK")
+                said, = [step for step in answer["steps"] if no in step]
+                self.assertIn(", if the mode were not shadow", said)
+
 
 class Overviews(SystemTest):
     def test_every_command_has_an_answer_in_json(self):

@@ -117,6 +117,11 @@ bool IsBusy(const Inspection& seen) {
   return seen.places.has_value() && seen.places->all_taken();
 }
 
+// Behind what a limit says, where it does not count.
+const char* UnlessShadow(const Limit& limit) {
+  return limit.mode == Mode::kShadow ? ", if the mode were not shadow" : "";
+}
+
 bool IsSpent(const Inspection& seen) {
   return seen.quota.has_value() && seen.quota->left() == 0;
 }
@@ -239,7 +244,8 @@ std::string WhyQuota(const Context& c, const Limit& limit, const QuotaStanding& 
   return fmt::format("Of a quota of {} a {} ({}) all hosts have used {}, as far as is known here: {}. "
                      "It begins anew in {:.0f} s.",
                      quota.amount, Name(calendar.per), calendar.time_zone, quota.used,
-                     quota.left() > 0 ? fmt::format("{} are left", quota.left()) : std::string("the answer is NO"),
+                     quota.left() > 0 ? fmt::format("{} are left", quota.left())
+                                      : fmt::format("the answer is NO{}", UnlessShadow(limit)),
                      Seconds(quota.ends - c.now));
 }
 
@@ -247,7 +253,8 @@ std::string WhyQuota(const Context& c, const Limit& limit, const QuotaStanding& 
 std::string WhyItself(const Context& c, const Inspection& seen, const Limit& limit) {
   const bool enforces = limit.mode == Mode::kEnforce;
   if (IsPenalized(seen)) {
-    return fmt::format(": it is penalized, refused for another {:.3f} s.", Seconds(seen.penalty));
+    return fmt::format(": it is penalized, refused for another {:.3f} s{}.", Seconds(seen.penalty),
+                       UnlessShadow(limit));
   }
   if (IsSpent(seen)) return ". " + WhyQuota(c, limit, *seen.quota);
   if (enforces && c.limiter().shedder().probability(limit.shed_priority) >= 1) return ": every query is shed.";
@@ -351,14 +358,15 @@ Json Why(const Context& c) {
     const Penalty& terms = rules.penalty(limit);
     say(fmt::format("It was refused {} times within {} and is penalized: refused for another {:.3f} s, on all hosts{}.",
                     terms.after, FormatDuration(terms.within), Seconds(seen.penalty),
-                    limit.mode == Mode::kShadow ? ", if the mode were not shadow" : ""));
+                    UnlessShadow(limit)));
   }
   if (seen.quota.has_value()) say(WhyQuota(c, limit, *seen.quota));
   if (seen.places.has_value()) {
     const std::uint32_t elsewhere = limit.in_flight - seen.places->most;
-    say(fmt::format("Of {} places {} are taken{}{}.", limit.in_flight, seen.places->taken,
+    say(fmt::format("Of {} places {} are taken{}{}{}.", limit.in_flight, seen.places->taken,
                     elsewhere > 0 ? fmt::format(" here, and {} are for other hosts", elsewhere) : "",
-                    IsBusy(seen) ? ", so it waits until one is given back" : ""));
+                    IsBusy(seen) ? ", so it waits until one is given back" : "",
+                    IsBusy(seen) ? UnlessShadow(limit) : ""));
   }
   if (seen.among.has_value()) say(WhyAmong(limit, *seen.among));
   if (seen.lent > 0) say(fmt::format("Workers have {} of its tokens on loan, which the bucket has paid.", seen.lent));
