@@ -5,8 +5,10 @@ namespace dthrottle {
 Result<Glob> Glob::Compile(std::string_view pattern) {
   Glob glob;
   glob.pieces_.emplace_back();
+  bool literal = true;
   for (std::size_t i = 0; i < pattern.size(); ++i) {
     const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(pattern[at]); };
+    literal = literal && pattern[i] != '*' && pattern[i] != '?' && pattern[i] != '[';
     if (pattern[i] == '*') {
       if (glob.pieces_.size() == 1 || !glob.pieces_.back().empty()) glob.pieces_.emplace_back();
       continue;
@@ -33,6 +35,7 @@ Result<Glob> Glob::Compile(std::string_view pattern) {
     } else {
       if (pattern[i] == '\\' && ++i == pattern.size()) return Fail("a '\\' at the end takes nothing");
       accepts.set(byte(i));
+      if (literal) glob.head_ += pattern[i];
     }
     glob.pieces_.back().push_back(accepts);
   }
@@ -69,15 +72,6 @@ bool Glob::MatchesEnds(std::string_view head, std::string_view tail) const {
   const Piece& last = pieces_.back();
   if (pieces_.size() == 1 || first.size() > head.size() || last.size() > tail.size()) return false;
   return PieceAt(first, head, 0) && PieceAt(last, tail, tail.size() - last.size());
-}
-
-std::string Glob::literal_head() const {
-  std::string head;
-  for (const Byte& accepts : pieces_.front()) {
-    if (accepts.count() != 1) break;
-    head += static_cast<char>(accepts._Find_first());
-  }
-  return head;
 }
 
 bool Glob::MayBegin(unsigned char byte) const {

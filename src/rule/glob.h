@@ -25,8 +25,8 @@ class Glob {
   // pattern asks of the middle is assumed to hold. Exact for patterns of the forms a*, *b and a*b.
   bool MatchesEnds(std::string_view head, std::string_view tail) const;
 
-  // The bytes that the pattern begins with and that stand for themselves.
-  std::string literal_head() const;
+  // The bytes that the pattern begins with and that stand for themselves, before its first `*`, `?` or `[`.
+  const std::string& literal_head() const { return head_; }
 
   // False if no tag that begins (ends) with this byte can match.
   bool MayBegin(unsigned char byte) const;
@@ -40,6 +40,7 @@ class Glob {
 
   // Pieces between stars. One piece: no star. The first is anchored at the start of the tag, the last at its end.
   std::vector<Piece> pieces_;
+  std::string head_;
 };
 
 }    // namespace dthrottle

@@ -160,6 +160,8 @@ TEST_CASE("also: what stands before the first separator, however long the tag is
   CHECK(Derived("[\"before /\"]", "*/*", "acme/bob/x") == Tags{"acme"});
   CHECK(Derived("[\"before :\"]", "user:*", "user:acme:bob") == Tags{"user:acme"});
   CHECK(Derived("[\"before /\"]", "*", "/bob") == Tags{""});
+  CHECK(Derived("[\"before /\"]", "[k]/*", "k/bob") == Tags{"k"});    // a set of one byte is a set
+  CHECK(Derived("[\"before /\"]", "\\\\*/[/]*", "*//bob") == Tags{"*/"});
   CHECK(Derived("[\"before /\"]", "*", "acme").empty());
   CHECK(Derived("[\"before /\"]", "*", "acme/" + std::string(1000, 'x')) == Tags{"acme"});
 }
