@@ -197,7 +197,7 @@ int Print(const RateResource& resource, double timeout_s) {
   ::_exit(EX_OK);    // without closing, which would release it
 }
 
-// What is wrong with the name of a client; empty: nothing.
+// Says what is wrong with the name of a client; empty: nothing is.
 std::string WrongClient(const std::string& text) {
   const auto is_blank = [](unsigned char c) { return c <= ' ' || c == 0x7f; };
   const bool fits = text.size() <= kClientBytesMax && std::none_of(text.begin(), text.end(), is_blank);

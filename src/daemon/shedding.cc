@@ -56,7 +56,7 @@ void Shedding::Start(std::string_view left) {
   Apply(now);
 }
 
-// What is measured is measured again; nobody may report the same again before it expires.
+// Only a reported value is kept: others are measured anew, and this one might not be reported again before it expires.
 void Shedding::Keep(std::vector<HandedSection>& sections) const {
   if (signal_ != ShedSignal::kReported || !sample_) return;
   sections.push_back({kSection, -1, WriteState(KeptReport::kVersion, KeptReport{sample_->reading.value, sample_->at})});

@@ -99,7 +99,7 @@ class LogFile::Bytes {
     }
   }
 
-  // What is behind the last member: nothing, or zeros up to the end of a block, or something that is not read.
+  // The last member may have nothing behind it, or zeros up to the end of a block. Anything else is not read.
   void Leave() {
     state_ = State::kEnd;
     std::int64_t left = 0;
