@@ -154,7 +154,8 @@ TEST_CASE("ask: connections that end leave a bounded number of waits, and those 
     Holder holder;
     std::string answer;
     for (std::size_t i = 0; i < 2 * waits; ++i) {    // every other one waits, for a second
-      host.turn.OnLine("take wait=60000 keep 1 " + tag + ":" + std::to_string(i / 2), holder);
+      const std::string line = "take wait=60000 keep 1 " + tag + ":" + std::to_string(i / 2);
+      host.turn.OnLine(line, holder);
       host.turn.Answer(now);
       answer = host.turn.answers().Of(0, 1);
       host.turn.Clear();
