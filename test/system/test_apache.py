@@ -34,6 +34,19 @@ def serving_pages(daemon, locations):
     return Apache(module_settings(daemon, granted + locations.format(root=root)), modules=("alias",))
 
 
+# Tags are query strings, and two pages show the counts.
+COUNTS = """
+  DthrottleTag "%{QUERY_STRING}"
+  <Location /metrics>
+    Dthrottle Off
+    SetHandler dthrottle-metrics
+  </Location>
+  <Location /server-status>
+    Dthrottle Off
+    SetHandler server-status
+  </Location>"""
+
+
 class ApacheTest(SystemTest):
     @classmethod
     def setUpClass(cls):
@@ -371,18 +384,8 @@ class Questions(ApacheTest):
                     self.assertEqual(server.statuses(2, "/site/?a"), statuses)
 
     def test_counts_and_mod_status_show_a_socket_without_permission(self):
-        more = """
-          DthrottleTag "%{QUERY_STRING}"
-          <Location /metrics>
-            Dthrottle Off
-            SetHandler dthrottle-metrics
-          </Location>
-          <Location /server-status>
-            Dthrottle Off
-            SetHandler server-status
-          </Location>"""
         with open_ask_daemon(rule(burst=2)) as daemon:
-            with Apache(self.settings(daemon, more), modules=("status",), processes=2) as server:
+            with Apache(self.settings(daemon, COUNTS), modules=("status",), processes=2) as server:
                 self.assertEqual(server.statuses(3, "/?a"), [200, 200, 429])
                 name = f'daemon="unix:{daemon.ask_path}"'
                 page = server.get("/metrics")
@@ -399,18 +402,8 @@ class Questions(ApacheTest):
                 self.assertIn(f"<dt>unix:{daemon.ask_path}: permission</dt>", server.get("/server-status").body.decode())
 
     def test_a_daemon_that_the_settings_do_not_name_any_more_is_neither_up_nor_down(self):
-        more = """
-          DthrottleTag "%{QUERY_STRING}"
-          <Location /metrics>
-            Dthrottle Off
-            SetHandler dthrottle-metrics
-          </Location>
-          <Location /server-status>
-            Dthrottle Off
-            SetHandler server-status
-          </Location>"""
         with open_ask_daemon(rule(burst=2)) as daemon:
-            settings = self.settings(daemon, more)
+            settings = self.settings(daemon, COUNTS)
             with Apache(settings.replace(str(daemon.ask_path), "/nowhere/typo.sock"), modules=("status",)) as server:
                 conf = server.path("apache.conf")
                 wrong = conf.read_text()
