@@ -2,8 +2,8 @@
 
     python3 test/support/run.py LABEL BUILD [--only unit,thread,trace,wire,io,client,sim,paper,fuzz,python,system,alone]
 
-Prints a line a program with the seconds it took and, for each failure, what it said; ends with "LABEL: N passed, N
-failed, N skipped". A program that crashes, hangs or reports no case is a failure. The exit status is 1 if anything
+Prints a line a program with the seconds it took, by the clock and of the processor, and, for each failure, what it said;
+ends with "LABEL: N passed, N failed, N skipped". A program that crashes, hangs or reports no case is a failure. The exit status is 1 if anything
 failed. With --failures FILE, what failed is added to the file too, so that nobody has to look for it in a long log.
 """
 
@@ -12,9 +12,11 @@ import concurrent.futures
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 import xml.etree.ElementTree as ET
@@ -41,32 +43,43 @@ class Totals:
         self.label, self.failures = label, failures
 
     def add(self, seconds, name, passed, failed, skipped=0, said=""):
+        clock, cpu = seconds
         self.passed += passed
         self.failed += failed
         self.skipped += skipped
         skips = f", {skipped} skipped" if skipped else ""
-        print(said + f"  {name}: {passed} passed, {failed} failed{skips} ({seconds:.0f} s)", flush=True)
+        print(said + f"  {name}: {passed} passed, {failed} failed{skips} ({clock:.0f} s, {cpu:.0f} s CPU)", flush=True)
         if failed and self.failures:
             with self.failures.open("a") as file:
                 file.write(f"{self.label}, {name}: {failed} failed\n{said[-8000:]}\n")
 
 
+spent = threading.local()    # seconds of the processor, by the programs of the job that this thread runs
+
+
 def timed(job, *arguments):
-    """The seconds that a job took, and what it returned."""
+    """The seconds that a job took, by the clock and of the processor, and what it returned."""
+    spent.seconds = 0
     begin = time.monotonic()
     outcome = job(*arguments)
-    return time.monotonic() - begin, outcome
+    return (time.monotonic() - begin, spent.seconds), outcome
 
 
 def run(command, idle=False):
     """Exit status (None: it had to be ended) and output. An idle one has a low priority."""
     if idle:
         command = ["nice", "-n", "10", *command]
-    try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=SECONDS_MAX, cwd=ROOT)
-    except subprocess.TimeoutExpired as hung:
-        return None, (hung.stdout or b"").decode(errors="replace")
-    return done.returncode, done.stdout.decode(errors="replace")
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, cwd=ROOT)
+        hung = threading.Event()
+        timer = threading.Timer(SECONDS_MAX, lambda: (hung.set(), os.kill(process.pid, signal.SIGKILL)))
+        timer.start()
+        _, status, usage = os.wait4(process.pid, 0)
+        timer.cancel()
+        process.returncode = os.waitstatus_to_exitcode(status)
+        spent.seconds += usage.ru_utime + usage.ru_stime
+        said.seek(0)
+        return None if hung.is_set() else process.returncode, said.read().decode(errors="replace")
 
 
 # Each of these returns what Totals.add wants to know.
@@ -176,7 +189,7 @@ def main():
             continue
         found = modules(kind, args.but.split(","))
         if not found:
-            totals.add(0, kind, 0, 1)
+            totals.add((0, 0), kind, 0, 1)
         jobs += found
     waiting += [(catch, programs / f"{kind}_tests", False) for kind in WAITING if kind in kinds]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as idle, \

@@ -9,6 +9,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support
 
 import daemon as _support    # noqa: E402  found on the path that was added above
 
+SANITIZED_AT_ONCE = 8
+
 
 class SystemTest(unittest.TestCase):
     """Real processes on real sockets."""
@@ -22,7 +24,8 @@ class SystemTest(unittest.TestCase):
 
 
 class ParallelTest(SystemTest):
-    """Its tests run all at once, each in a thread: they mostly wait. So they share nothing, and clean up by `with`."""
+    """Its tests run all at once, each in a thread: they mostly wait. So they share nothing, and clean up by `with`.
+    Daemons with a sanitizer compute for seconds before they wait, so that fewer begin at a time."""
 
     def __init_subclass__(cls, **keys):
         super().__init_subclass__(**keys)
@@ -40,7 +43,8 @@ class ParallelTest(SystemTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        pool = concurrent.futures.ThreadPoolExecutor(max_workers=max(1, len(cls._bodies)))
+        at_once = SANITIZED_AT_ONCE if _support.SANITIZED else max(1, len(cls._bodies))
+        pool = concurrent.futures.ThreadPoolExecutor(max_workers=at_once)
         cls.addClassCleanup(pool.shutdown)
         cls._running = {name: pool.submit(body, cls(name)) for name, body in cls._bodies.items()}
 
