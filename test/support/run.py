@@ -165,7 +165,8 @@ def main():
     parser.add_argument("--module", nargs=2, metavar=("FOLDER", "MODULE"), help="only this one, here and now")
     parser.add_argument("label", nargs="?")
     parser.add_argument("build", nargs="?", type=Path)
-    parser.add_argument("--only", default="unit,thread,trace,wire,io,client,sim,paper,fuzz,python,system,alone")
+    parser.add_argument("--only", default="unit,thread,trace,wire,io,client,sim,paper,python,system,alone",
+                        help="kinds; fuzz is for a build with a sanitizer")
     parser.add_argument("--but", default="", help="modules of system tests that are left out")
     parser.add_argument("--failures", type=Path, help="a file that what failed is added to")
     args = parser.parse_args()

@@ -11,7 +11,7 @@ import tempfile
 import time
 
 from common import ParallelTest, SystemTest, report
-from daemon import BUILD, DTHROTTLED, FIGURES, PATIENCE, SANITIZED, Daemon, rule, run, wait_until
+from daemon import BUILD, DTHROTTLED, FIGURES, PATIENCE, ROOT, SANITIZED, Daemon, rule, run, wait_until
 from demand import Demand
 from fleet import Fleet, settled, wait_settled
 from namespaces import Network
@@ -245,7 +245,8 @@ class Rates(SystemTest):
         n, rate, total = 8, 800, 1200
         surplus = (total - rate) / n                     # what each is throttled by in the end
         low, high = 75, 225
-        plan = run(BUILD / "dthrottle-plan", f"ring:{n}", "--gamma", "0.125", "--no-weights", "--json")
+        planner = next(at for build in (BUILD, ROOT / "build") if (at := build / "dthrottle-plan").exists())
+        plan = run(planner, f"ring:{n}", "--gamma", "0.125", "--no-weights", "--json")
         phi = json.loads(plan.stdout)["phi_cr"]
         # Jain's index of q is 1 / (1 + (deviation / mean)^2); deviations shrink by phi in a round.
         enough = surplus * math.sqrt(1 / 0.95 - 1)
