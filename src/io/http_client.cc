@@ -155,6 +155,8 @@ void HttpClient::Begin(Request request) {
   lib.easy_setopt(easy, CURLOPT_HTTP_VERSION, long{CURL_HTTP_VERSION_1_1});
   lib.easy_setopt(easy, CURLOPT_PROXY, "");
   lib.easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+  // A transfer whose time is up leaves the thread that looks its name up; the loop would wait for it otherwise.
+  lib.easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);
   lib.easy_setopt(easy, CURLOPT_TIMEOUT_MS, std::max<long>(ms, 1));
   lib.easy_setopt(easy, CURLOPT_HTTPHEADER, curl_->headers);
   lib.easy_setopt(easy, CURLOPT_POSTFIELDSIZE, static_cast<long>(its.body.size()));

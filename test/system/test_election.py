@@ -11,11 +11,16 @@ from common import SystemTest, report
 from daemon import DTHROTTLECTL, FIGURES, PATIENCE, clean_environment, wait_until
 from etcd import AVAILABLE, WHY_NOT, Etcd, Wire
 from leases import LeaseDaemon, Watch, resource
+from namespaces import Network
 from test_upgrade import upgrade
 
 TTL = 5.0
 RATE = 20.0
 CALLS = resource("calls", lease_length="20s", refresh_interval="1s")
+
+# In front of a command, on a host of Network: names are asked of an address that no host has.
+ASKS_NOBODY = ("sh", "-c", 'file=$(mktemp) && echo nameserver 10.99.0.99 >$file && '
+               'mount --bind $file /etc/resolv.conf && rm $file && exec "$@"', "sh")
 
 
 class PacedClient:
@@ -49,6 +54,22 @@ class PacedClient:
     def __exit__(self, *_):
         self.process.terminate()
         self.process.wait(PATIENCE)
+
+
+class SilentNameServer(SystemTest):
+    def test_no_query_waits_while_the_name_of_etcd_is_looked_up_in_vain(self):
+        """libc goes on with that for tens of seconds, longer than the daemon waits for etcd."""
+        elector = {"elector": "etcd", "etcd_ttl": f"{TTL:g}s", "etcd": ["http://etcd.example:2379"]}
+        with Network(hosts=1) as network, \
+                LeaseDaemon(lease=elector, wrapper=(*network.wrapper(0), *ASKS_NOBODY)) as daemon:
+            longest, end = 0.0, time.monotonic() + 2 * TTL
+            while time.monotonic() < end:
+                before = time.monotonic()
+                daemon.ask(["C"])
+                longest = max(longest, time.monotonic() - before)
+                time.sleep(0.01)
+            report(f"while the name of etcd is looked up the longest wait for an answer is {longest:.2f} s")
+            self.assertLess(longest, TTL)
 
 
 @unittest.skipUnless(AVAILABLE, WHY_NOT)
