@@ -29,6 +29,7 @@
 #include "io/output_main.h"
 #include "io/peer_settings.h"
 #include "plan/divided_graph.h"
+#include "io/signals.h"
 
 namespace dthrottle {
 namespace {
@@ -165,4 +166,5 @@ int Main(int argc, char** argv) {
 int main(int argc, char** argv) {
   dthrottle::OpenStandardDescriptors();
   return dthrottle::Main(argc, argv);
+  BlockEarlyOrders();
 }

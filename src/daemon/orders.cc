@@ -35,7 +35,7 @@ void Orders::Start() {
   for (std::size_t i = 0; i < std::size(kSignals); ++i) {
     DT_CHECK(uv_signal_start(&signals_[i], on_signal, kSignals[i]) == 0);
   }
-  BlockOrders(false);    // a program before this one may have blocked them
+  BlockOrders(false);    // the start of the program, or the program before it, has blocked them
   const auto interval = service_.watchdog();
   if (!interval.has_value()) return;
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(*interval / 4).count();

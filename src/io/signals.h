@@ -23,13 +23,23 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
+inline void BlockSignals(std::initializer_list<int> signals, bool block) {
+  sigset_t all;
+  sigemptyset(&all);
+  for (const int signal : signals) sigaddset(&all, signal);
+  pthread_sigmask(block ? SIG_BLOCK : SIG_UNBLOCK, &all, nullptr);
+}
+
 // Blocks the signals that a daemon is told by in this thread, or lets them come. Blocked ones outlive execve, whose
 // program would die of them otherwise before it knows better.
 inline void BlockOrders(bool block) {
-  sigset_t orders;
-  sigemptyset(&orders);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR2}) sigaddset(&orders, signal);
-  pthread_sigmask(block ? SIG_BLOCK : SIG_UNBLOCK, &orders, nullptr);
+  BlockSignals({SIGTERM, SIGINT, SIGHUP, SIGUSR2}, block);
+}
+
+// Blocks those orders in this thread that a daemon can follow only once it runs, until BlockOrders(false). A start that
+// is to end still ends at once.
+inline void BlockEarlyOrders() {
+  BlockSignals({SIGHUP, SIGUSR2}, true);
 }
 
 }    // namespace dthrottle

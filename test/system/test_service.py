@@ -1,9 +1,12 @@
 """What the daemon tells the service manager, and what it says on standard error."""
 
 import contextlib
+import pathlib
+import re
 import shutil
 import signal
 import socket
+import threading
 import time
 
 from common import SystemTest, report
@@ -117,6 +120,29 @@ class Notification(SystemTest):
             daemon.ask(["C"])
             time.sleep(0.1)
             self.assertEqual(manager.receive(), [])
+
+
+class EarlyOrders(SystemTest):
+    def test_a_reload_or_an_upgrade_that_is_asked_for_while_the_daemon_starts_comes_after_the_start(self):
+        overrides = [override(f"o{i}") for i in range(1000 if SANITIZED else 30_000)]    # which take a while
+        orders = {signal.SIGHUP: lambda daemon: daemon.stats()["reloads"] == 1,
+                  signal.SIGUSR2: lambda daemon: daemon.log.count(" ready: ") == 2}
+        for number, followed in orders.items():
+            daemon = Daemon(rule(), *overrides)
+            early = threading.Thread(target=self.send_early, args=(daemon, number))
+            early.start()
+            with self.subTest(number.name), daemon:
+                early.join()
+                wait_until(lambda f=followed, d=daemon: f(d), "it is followed")
+
+    def send_early(self, daemon, number):
+        """Once the program ignores SIGXFSZ, which it begins with."""
+        def begun():
+            status = pathlib.Path(f"/proc/{daemon.pid}/status").read_text() if daemon.process else ""
+            ignored = re.search(r"(?m)^SigIgn:\s+(\w+)", status)
+            return ignored and int(ignored[1], 16) >> signal.SIGXFSZ - 1 & 1
+        wait_until(begun, "the program has begun")
+        daemon.signal(number)
 
 
 class Log(SystemTest):
