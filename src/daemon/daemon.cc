@@ -20,6 +20,7 @@
 #include "frontend/list.h"
 #include "io/clock.h"
 #include "io/fresh.h"
+#include "io/thread_pool.h"
 
 namespace dthrottle {
 
@@ -121,6 +122,7 @@ void Daemon::Start() {
           settings_.process.seccomp, log_);
   WarnOfStrangers(log_);
   MakeLimiter();
+  StartThreadPool(&loop_, settings_.query.threads - 1);    // its threads have the filter of this one
   sockets_.DividePlaces();
   MakeParts();
   TakeHandedConnections();

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <set>
+#include <system_error>
 
 #include "base/check.h"
 #include "carrier/list.h"
@@ -28,8 +29,8 @@
 #include "io/log.h"
 #include "io/output_main.h"
 #include "io/peer_settings.h"
-#include "plan/divided_graph.h"
 #include "io/signals.h"
+#include "plan/divided_graph.h"
 
 namespace dthrottle {
 namespace {
@@ -101,9 +102,9 @@ int CheckOnly(const std::string& path, bool takes_over, std::uint32_t handover_v
   return EX_OK;
 }
 
-int Serve(const std::string& path, Launch launch) {
+// Throws StartFailure, and std::system_error where the system has no further thread.
+int Serve(const std::string& path, Launch& launch, Log& log) {
   Inheritance inheritance = TakeInheritance();
-  Log log(LogLevel::kInfo);
   if (!inheritance.complaint.empty()) log.Warning("what the program before has left: {}", inheritance.complaint);
   auto text = ReadFile(path, kSettingsBytesMax);
   if (!text) {
@@ -125,16 +126,26 @@ int Serve(const std::string& path, Launch launch) {
     return EX_CONFIG;
   }
   launch.become = *become;
+  Daemon daemon(path, runtime_dir, std::move(loaded.settings), launch, std::move(inheritance.handover), log);
+  daemon.Start();
+  daemon.Run();
+  return EX_OK;
+}
+
+// Says in the log why a start has failed.
+int ServeOrSay(const std::string& path, Launch launch) {
+  Log log(LogLevel::kInfo);
   try {
-    Daemon daemon(path, runtime_dir, std::move(loaded.settings), launch, std::move(inheritance.handover), log);
-    daemon.Start();
-    daemon.Run();
+    return Serve(path, launch, log);
   } catch (const StartFailure& failure) {
     log.WaitForRoom();
     log.Error("{}{}", failure.message, launch.become ? " (as " + launch.become->name + ", process.user)" : "");
     return failure.exit_code;
+  } catch (const std::system_error& error) {
+    log.WaitForRoom();
+    log.Error("the system has no further thread for this process: {}", error.what());
+    return EX_OSERR;
   }
-  return EX_OK;
 }
 
 int Main(int argc, char** argv) {
@@ -155,9 +166,10 @@ int Main(int argc, char** argv) {
   if (app.count("--check") > 0) {
     return WithOutput([&] { return CheckOnly(check, app.count("--handover") > 0, handover); });
   }
+  BlockEarlyOrders();
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);    // a file beyond `ulimit -f` is an error of the call, with a message
-  return Serve(config, {OwnProgram(argv[0]), {argv + 1, argv + argc}});
+  return ServeOrSay(config, {OwnProgram(argv[0]), {argv + 1, argv + argc}});
 }
 
 }    // namespace
@@ -166,5 +178,4 @@ int Main(int argc, char** argv) {
 int main(int argc, char** argv) {
   dthrottle::OpenStandardDescriptors();
   return dthrottle::Main(argc, argv);
-  BlockEarlyOrders();
 }

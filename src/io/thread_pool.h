@@ -3,6 +3,7 @@
 
 #include <uv.h>
 
+#include <cstddef>
 #include <memory>
 #include <utility>
 
@@ -10,6 +11,10 @@
 #include "io/signals.h"
 
 namespace dthrottle {
+
+// Makes the threads of the pool. Throws std::system_error where the system has none for them and for `others`. libuv
+// makes them at the first work otherwise, which may be a reload after months, and ends the process where it cannot.
+void StartThreadPool(uv_loop_t* loop, std::size_t others);
 
 // Calls act(work) on a thread of the pool, and then done(work) on that of the loop, which has to run until then. Both may
 // move out of it; it is destroyed afterwards.

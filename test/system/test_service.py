@@ -1,6 +1,7 @@
 """What the daemon tells the service manager, and what it says on standard error."""
 
 import contextlib
+import os
 import pathlib
 import re
 import shutil
@@ -8,9 +9,13 @@ import signal
 import socket
 import threading
 import time
+import unittest
 
 from common import SystemTest, report
 from daemon import FIGURES, PATIENCE, SANITIZED, Daemon, fresh_directory, override, rule, wait_until
+
+EX_OSERR = 71
+
 
 class Manager:
     """Stands in for systemd: receives what is sent to NOTIFY_SOCKET."""
@@ -143,6 +148,32 @@ class EarlyOrders(SystemTest):
             return ignored and int(ignored[1], 16) >> signal.SIGXFSZ - 1 & 1
         wait_until(begun, "the program has begun")
         daemon.signal(number)
+
+
+@unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "NOT TESTED: takes root and setpriv")
+@unittest.skipIf(SANITIZED, "a sanitizer has threads of its own")
+class FewThreads(SystemTest):
+    USER = 64999    # whom nothing else belongs to: threads are counted by user
+
+    def test_a_start_has_the_threads_that_a_reload_needs_or_fails_with_a_message(self):
+        codes = [self.code_with(threads) for threads in range(1, 10)]
+        self.assertEqual((codes[0], codes[-1]), (EX_OSERR, 0))
+        self.assertEqual(codes, sorted(codes, reverse=True))
+
+    def code_with(self, threads):
+        become = ("setpriv", f"--reuid={self.USER}", f"--regid={self.USER}", "--clear-groups")
+        daemon = Daemon(rule(), wrapper=(*become, "prlimit", f"--nproc={threads}"), query={"threads": 3})
+        os.chown(daemon.directory, self.USER, self.USER)
+        try:
+            with daemon:
+                daemon.hang_up()
+                self.assertEqual(daemon.stats()["reloads"], 1)
+        except AssertionError as problem:
+            if f"the daemon left with {EX_OSERR} before" not in str(problem):
+                raise
+            self.assertIn(" error: the system has no further thread", "".join(problem.__notes__))
+            return EX_OSERR
+        return 0
 
 
 class Log(SystemTest):
