@@ -1,6 +1,7 @@
 #include "io/log.h"
 
 #include <poll.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -17,6 +18,14 @@ namespace dthrottle {
 namespace {
 
 constexpr int kPatienceMs = 500;
+
+// Device and inode of what the journal reads are in the variable: systemd.exec(5). Children of a service have that too,
+// whatever they write to.
+bool IsJournal(int fd) {
+  const char* const journal = std::getenv("JOURNAL_STREAM");
+  struct stat its {};
+  return journal != nullptr && ::fstat(fd, &its) == 0 && fmt::format("{}:{}", its.st_dev, its.st_ino) == journal;
+}
 
 std::string Prefix(LogLevel level, bool for_journal) {
   if (for_journal) return fmt::format("<{}>", static_cast<int>(level));
@@ -35,7 +44,7 @@ std::string Prefix(LogLevel level, bool for_journal) {
 Log::Log(LogLevel level, int fd)
     : level_(level),
       fd_(fd),
-      for_journal_(std::getenv("JOURNAL_STREAM") != nullptr),
+      for_journal_(IsJournal(fd_)),
       piece_bytes_(::isatty(fd_) == 1 ? 1 : PIPE_BUF) {}
 
 void Log::Say(LogLevel level, std::string_view text) {

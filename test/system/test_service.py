@@ -177,12 +177,16 @@ class FewThreads(SystemTest):
 
 
 class Log(SystemTest):
+    # In front of a command: what it writes to standard error goes to the journal, as far as it can see.
+    JOURNAL = ("sh", "-c", 'JOURNAL_STREAM=$(stat -L -c %d:%i /dev/stderr) exec "$@"', "sh")
+
     def test_every_line_has_a_time_or_in_the_journal_a_priority(self):
-        with Daemon(rule(burst=1, rate=9)) as daemon:
-            for line in daemon.log.splitlines():
-                self.assertRegex(line, r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4} (error|warning|notice): \S")
-            daemon.wait_log(" warning: ")
-        with Daemon(rule(burst=1, rate=9), env={"JOURNAL_STREAM": "1:1"}) as daemon:
+        for env in ({}, {"JOURNAL_STREAM": "1:1"}):    # the latter is of a service whose child has a log of its own
+            with Daemon(rule(burst=1, rate=9), env=env) as daemon:
+                for line in daemon.log.splitlines():
+                    self.assertRegex(line, r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4} (error|warning|notice): \S")
+                daemon.wait_log(" warning: ")
+        with Daemon(rule(burst=1, rate=9), wrapper=self.JOURNAL) as daemon:
             for line in daemon.log.splitlines():
                 self.assertRegex(line, r"^<[345]>\S")
             daemon.wait_log("<4>")
