@@ -3,6 +3,7 @@
 #include <sysexits.h>
 #include <unistd.h>
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include <chrono>
 #include <cstdlib>
@@ -37,6 +38,15 @@ std::string Line(const std::vector<std::string>& words) {
 bool IsRefusal(const std::string& answer) {
   return answer.starts_with("error: ") || answer.starts_with("{\"error\":") || answer.starts_with("reloaded  false") ||
          answer.starts_with("{\"reloaded\":false");
+}
+
+constexpr std::string_view kError = "error: ";
+
+// An answer that begins with kError, as the daemon says it in JSON.
+std::string AsJson(std::string_view error) {
+  nlohmann::json answer;
+  answer["error"] = error.substr(kError.size(), error.size() - kError.size() - 1);    // without LF
+  return answer.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace) + '\n';
 }
 
 // Makes the keys of one host: NAME.key, which stays there, and NAME.pub, for the others' authorized_keys.
@@ -108,7 +118,13 @@ int Main(int argc, char** argv) {
     fmt::print(refused && !as_json ? stderr : stdout, "{}", *answer);
     return refused ? kRefused : EX_OK;
   };
-  const std::function get = [&](const std::string& line) { return AskAdmin(socket, line, patience); };
+  const std::function get = [&](const std::string& line) -> tl::expected<std::string, int> {
+    const Result<std::string> answer = AskAdmin(socket, line, patience);
+    if (!answer) return tl::unexpected(Complain(answer.error().message, EX_UNAVAILABLE));
+    if (!answer->starts_with(kError)) return *answer;
+    fmt::print(as_json ? stdout : stderr, "{}", as_json ? AsJson(*answer) : *answer);
+    return tl::unexpected(kRefused);
+  };
   const std::function<int(std::vector<std::string>)> run = [&](std::vector<std::string> words) {
     if (words.front() == "keygen") return Keygen(words);
     if (words.front() == "lease") return RunLease(words, socket);

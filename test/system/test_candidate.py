@@ -1,5 +1,6 @@
 """Rules that are tried beside those in force, and then put in force."""
 
+import json
 import unittest
 
 from clocks import Date
@@ -85,6 +86,22 @@ class OneHost(ParallelTest):
             self.assertIn("there is no candidate", ctl(daemon, "promote").stderr)
             self.assertIn("candidate start, candidate stop", daemon.admin("candidate begin"))
             self.assertEqual(daemon.admin_json("candidate"), {"state": "none"})
+
+    def test_with_json_promote_says_one_line_of_it_refused_or_not(self):
+        alice, mallory = Operator("alice"), Operator("mallory")
+        with Daemon(rule(name="all", burst=10, rate=0.001), operator={"keys": [alice.line]}) as daemon:
+            def promote(*words, status):
+                done = run(DTHROTTLECTL, "-s", daemon.admin_path, "--json", "candidate", "promote", *words)
+                self.assertEqual((done.returncode, done.stderr), (status, ""))
+                return json.loads(done.stdout)
+
+            self.assertEqual(promote(status=1), {"error": "there is no candidate"})
+            self.begin(daemon, rules(burst=3, rate=0.001))
+            self.assertIn("sign it", promote(status=1)["error"])
+            self.assertIn("no operator has that key", promote("--key", mallory.file, status=1)["error"])
+            self.assertIsNone(promote("--key", alice.file, status=0)["note"])
+            self.assertEqual(daemon.admin_json("candidate"), {"state": "none"})
+            self.assertEqual(burst(daemon, "C"), 3)
 
     def test_a_candidate_that_is_too_long_for_all_hosts_says_so(self):
         with Daemon(rule(name="all", burst=10)) as daemon:

@@ -6,7 +6,9 @@ import re
 import resource
 import shutil
 import signal
+import socket
 import subprocess
+import threading
 import time
 
 from common import SystemTest, report
@@ -190,6 +192,24 @@ class Dthrottlectl(WithDirectory):
             done = self.ctl(daemon, "--json", "frobnicate")
             self.assertEqual((done.returncode, done.stderr), (REFUSED, ""))
             self.assertIn("unknown command", json.loads(done.stdout)["error"])
+
+    def test_what_a_daemon_refuses_before_a_limit_is_signed_is_json_too(self):
+        path = f"{self.directory}/admin.sock"
+        run(DTHROTTLECTL, "limit", "keygen", "alice", "-d", self.directory)
+
+        def refuse(listener):
+            with listener.accept()[0] as sock:
+                sock.recv(1 << 16)
+                sock.sendall(b'error: unknown command "limit"; try help\n\n')    # as one that does not know limits
+
+        with socket.create_server(path, family=socket.AF_UNIX) as listener:
+            daemon = threading.Thread(target=refuse, args=(listener,))
+            daemon.start()
+            done = run(DTHROTTLECTL, "-s", path, "--json", "limit", "set", "C", "1", "1", "--key",
+                       f"{self.directory}/alice.operator")
+            daemon.join()
+        self.assertEqual((done.returncode, done.stderr), (REFUSED, ""))
+        self.assertEqual(json.loads(done.stdout), {"error": 'unknown command "limit"; try help'})
 
     def test_a_refused_reload_is_1_and_a_good_one_is_0(self):
         with Daemon(rule()) as daemon:

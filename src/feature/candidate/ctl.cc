@@ -12,24 +12,25 @@
 namespace dthrottle {
 namespace {
 
-// Sets the rules of the candidate on all hosts whose operators have signed keys.
-int Promote(const std::vector<std::string>& options, const std::function<int(std::string)>& ask,
-            const std::function<Result<std::string>(std::string)>& get,
+using Get = std::function<tl::expected<std::string, int>(std::string)>;
+
+// Sets the rules of the candidate on all hosts whose operators have signed keys. What is shown is the answer to that.
+int Promote(const std::vector<std::string>& options, const Get& get,
             const std::function<int(std::vector<std::string>)>& run) {
-  const Result<std::string> answer = get("candidate rules\n");
-  if (!answer) return Complain(answer.error().message, EX_UNAVAILABLE);
-  if (answer->starts_with("error: ")) return fmt::print(stderr, "{}", *answer), kRefused;
+  const auto answer = get("candidate rules\n");
+  if (!answer) return answer.error();
   std::vector<std::string> words = {"limit", "rules"};
   words.insert(words.end(), options.begin(), options.end());
   words.insert(words.end(), {"--", answer->substr(0, answer->find('\n'))});
-  const int code = run(std::move(words));
-  return code == EX_OK ? ask("candidate stop\n") : code;
+  if (const int code = run(std::move(words)); code != EX_OK) return code;
+  const auto stopped = get("candidate stop\n");
+  return stopped ? EX_OK : stopped.error();
 }
 
 }    // namespace
 
 int RunCandidate(std::vector<std::string> words, const std::function<int(std::string line)>& ask,
-                 const std::function<Result<std::string>(std::string line)>& get,
+                 const std::function<tl::expected<std::string, int>(std::string line)>& get,
                  const std::function<int(std::vector<std::string> words)>& run) {
   CLI::App app("Tries the rules of a file beside those in force.", "dthrottlectl candidate");
   std::string what, share = "10%", key_file, time;
@@ -49,7 +50,7 @@ int RunCandidate(std::vector<std::string> words, const std::function<int(std::st
     std::vector<std::string> options;
     if (!key_file.empty()) options.insert(options.end(), {"--key", key_file});
     if (!time.empty()) options.insert(options.end(), {"--for", time});
-    return Promote(options, ask, get, run);
+    return Promote(options, get, run);
   }
   std::error_code error;
   const auto path = std::filesystem::absolute(what, error);    // the daemon has another directory

@@ -18,7 +18,7 @@ namespace dthrottle {
 namespace {
 
 using Ask = std::function<int(std::string)>;
-using Get = std::function<Result<std::string>(std::string)>;
+using Get = std::function<tl::expected<std::string, int>(std::string)>;
 
 // What the command line says.
 struct Words {
@@ -60,7 +60,7 @@ int SetSigned(const Words& words, const std::string& name, const Ask& ask, const
   if (!secret) return Complain(words.key_file + ": " + secret.error().message, EX_DATAERR);
   const LimitOf of = words.of();
   const auto answer = get(fmt::format("limit stamp {} {}\n", Name(of), of == LimitOf::kRules ? "" : EscapeTag(name)));
-  if (!answer) return Complain(answer.error().message, EX_UNAVAILABLE);
+  if (!answer) return answer.error();
   std::string_view line = std::string_view(*answer).substr(0, answer->find('\n'));
   Duration newer{};
   if (!TakeWord(line, "stamp") || !ReadDate(NextWord(line), newer)) return fmt::print(stderr, "{}", *answer), kRefused;

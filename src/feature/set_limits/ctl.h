@@ -3,15 +3,14 @@
 
 #include <functional>
 #include <string>
+#include <tl/expected.hpp>
 #include <vector>
-
-#include "base/result.h"
 
 namespace dthrottle {
 
-// `words` begin with "limit". `ask` sends a command line to the daemon, shows its answer and returns the exit code; `get`
-// sends one and returns the answer, as text.
+// `words` begin with "limit". `ask` sends a command line to the daemon, shows its answer and returns the exit code;
+// `get` sends one and returns the answer as text, or shows why there is none and returns the exit code.
 int RunLimit(std::vector<std::string> words, const std::function<int(std::string line)>& ask,
-             const std::function<Result<std::string>(std::string line)>& get);
+             const std::function<tl::expected<std::string, int>(std::string line)>& get);
 
 }    // namespace dthrottle
