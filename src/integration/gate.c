@@ -59,15 +59,6 @@ enum dthrottle_failure dthrottle_failure_of(enum dthrottle_verdict verdict, int 
 
 /* ---- Counting ---- */
 
-void dthrottle_board_begin(struct dthrottle_board* board) {
-  for (size_t i = 0; i < board->count; i++) __atomic_store_n(&board->entries[i].named, false, __ATOMIC_RELAXED);
-}
-
-static struct dthrottle_counts* name_entry(struct dthrottle_board_entry* entry) {
-  __atomic_store_n(&entry->named, true, __ATOMIC_RELAXED);
-  return &entry->counts;
-}
-
 struct dthrottle_counts* dthrottle_board_counts(struct dthrottle_board* board, const char* address, size_t bytes) {
   char name[DTHROTTLE_BOARD_NAME_BYTES];
   if (bytes >= sizeof name) bytes = sizeof name - 1;
@@ -76,11 +67,21 @@ struct dthrottle_counts* dthrottle_board_counts(struct dthrottle_board* board, c
   }
   name[bytes] = '\0';
   for (size_t i = 0; i < board->count; i++) {
-    if (strcmp(board->entries[i].name, name) == 0) return name_entry(&board->entries[i]);
+    if (strcmp(board->entries[i].name, name) == 0) return &board->entries[i].counts;
   }
   if (board->count == DTHROTTLE_BOARD_MAX) return NULL;
   memcpy(board->entries[board->count].name, name, bytes + 1);
-  return name_entry(&board->entries[board->count++]);
+  return &board->entries[board->count++].counts;
+}
+
+void dthrottle_board_begin(struct dthrottle_board* board) {
+  for (size_t i = 0; i < board->count; i++) __atomic_store_n(&board->entries[i].named, false, __ATOMIC_RELAXED);
+}
+
+void dthrottle_board_name(struct dthrottle_board* board, const struct dthrottle_counts* counts) {
+  for (size_t i = 0; i < board->count; i++) {
+    if (&board->entries[i].counts == counts) __atomic_store_n(&board->entries[i].named, true, __ATOMIC_RELAXED);
+  }
 }
 
 void dthrottle_count_fate(struct dthrottle_counts* counts, enum dthrottle_fate fate) {

@@ -71,12 +71,15 @@ struct dthrottle_board {
   } entries[DTHROTTLE_BOARD_MAX];
 };
 
-/* Settings are read anew: they name no daemon yet. For the process that reads settings, while no other does. */
+/* The counts of the daemon at an address, made if they are not there; NULL: there are too many. For the process that
+ * reads settings, while no other does. */
+struct dthrottle_counts* dthrottle_board_counts(struct dthrottle_board* board, const char* address, size_t bytes);
+
+/* Settings come into force: they name no daemon yet. For the same process. */
 void dthrottle_board_begin(struct dthrottle_board* board);
 
-/* The counts of the daemon at an address that the settings name, made if they are not there; NULL: there are too many.
- * For the same process. */
-struct dthrottle_counts* dthrottle_board_counts(struct dthrottle_board* board, const char* address, size_t bytes);
+/* They name the daemon of these counts, which are of the board. */
+void dthrottle_board_name(struct dthrottle_board* board, const struct dthrottle_counts* counts);
 
 enum { DTHROTTLE_PAGE_BYTES = 1024 + DTHROTTLE_BOARD_MAX * 4096 };
 

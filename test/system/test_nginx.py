@@ -5,6 +5,7 @@ import json
 import os
 import re
 import select
+import signal
 import socket
 import time
 
@@ -386,6 +387,22 @@ class Questions(NginxTest):
                 self.assertEqual({name: value for name, value in counts.items() if "_up{" in name},
                                  {f'dthrottle_nginx_up{{daemon="unix:{path}"}}': up})
             self.assertEqual(counts[f'dthrottle_nginx_requests_total{{daemon="unix:{daemon.ask_path}",status="SERVED"}}'], 1)
+
+    def test_a_reload_that_fails_leaves_the_daemon_up_that_is_asked(self):
+        more = "dthrottle_tag $arg_tag; location = /metrics { dthrottle off; dthrottle_metrics; }"
+        with open_ask_daemon(rule(burst=2)) as daemon, Nginx(self.settings(daemon, more)) as server, \
+                socket.create_server(("127.0.0.1", 0)) as other:
+            conf = server.path("nginx.conf")
+            right = conf.read_text()
+            taken = f"listen 127.0.0.1:{other.getsockname()[1]}; listen 127.0.0.1:{server.port}"
+            conf.write_text(right.replace(str(daemon.ask_path), f"{daemon.directory}/typo.sock")
+                            .replace(f"listen 127.0.0.1:{server.port}", taken))
+            server.process.send_signal(signal.SIGHUP)
+            wait_until(lambda: "still could not bind()" in server.log, "the reload has failed")
+            self.assertEqual(server.get("/?tag=a").status, 200)
+            counts = metrics(server.get("/metrics").body)
+            self.assertEqual({name: value for name, value in counts.items() if "_up{" in name},
+                             {f'dthrottle_nginx_up{{daemon="unix:{daemon.ask_path}"}}': 1})
 
     def test_a_socket_without_permission_shows_in_the_counts(self):
         more = "dthrottle_tag $arg_tag; location = /metrics { dthrottle off; dthrottle_metrics; }"

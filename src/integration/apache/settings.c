@@ -267,9 +267,13 @@ static int end_settings(apr_pool_t* pool, apr_pool_t* log_pool, apr_pool_t* temp
   for (int i = 0; board != NULL && i < daemons->nelts; i++) {
     struct daemon* const daemon = APR_ARRAY_IDX(daemons, i, struct daemon*);
     daemon->counts = dthrottle_board_counts(board, daemon->address, strlen(daemon->address));
-    if (daemon->counts == NULL) board = NULL;
+    if (daemon->counts == NULL) {
+      board = NULL;
+      break;
+    }
+    dthrottle_board_name(board, daemon->counts);
     /* It may be that no location asks it any more. */
-    if (daemon->counts != NULL && i >= named) dthrottle_forget_failure(daemon->counts);
+    if (i >= named) dthrottle_forget_failure(daemon->counts);
   }
   if (board != NULL) return OK;
   ap_log_error(APLOG_MARK, APLOG_EMERG, 0, server, "dthrottle: no memory for counts, or more than %d daemons",

@@ -9,7 +9,6 @@ static ngx_int_t dthrottle_init_zone(ngx_shm_zone_t* zone, void* old) {
   ngx_uint_t i;
   if (old == NULL && !zone->shm.exists) pool->data = ngx_slab_calloc(pool, sizeof(struct dthrottle_board));
   if (pool->data == NULL) return NGX_ERROR;
-  dthrottle_board_begin(pool->data);
   for (i = 0; i < daemons->nelts; i++) {
     all[i]->counts = dthrottle_board_counts(pool->data, (const char*)all[i]->name.data, all[i]->name.len);
     if (all[i]->counts == NULL) {
@@ -19,6 +18,15 @@ static ngx_int_t dthrottle_init_zone(ngx_shm_zone_t* zone, void* old) {
     }
   }
   return NGX_OK;
+}
+
+void ngx_dthrottle_board_name(const ngx_shm_zone_t* zone) {
+  const ngx_slab_pool_t* pool = (const ngx_slab_pool_t*)zone->shm.addr;
+  const ngx_array_t* daemons = zone->data;
+  dthrottle_daemon_t* const* all = daemons->elts;
+  ngx_uint_t i;
+  dthrottle_board_begin(pool->data);
+  for (i = 0; i < daemons->nelts; i++) dthrottle_board_name(pool->data, all[i]->counts);
 }
 
 ngx_shm_zone_t* ngx_dthrottle_board_add(ngx_conf_t* cf, ngx_module_t* module, ngx_array_t* daemons) {

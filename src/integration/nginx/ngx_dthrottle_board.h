@@ -12,6 +12,9 @@
  * as long as the settings. NULL: there is no memory. */
 ngx_shm_zone_t* ngx_dthrottle_board_add(ngx_conf_t* cf, ngx_module_t* module, ngx_array_t* daemons);
 
+/* The daemons are those that the settings in force name. */
+void ngx_dthrottle_board_name(const ngx_shm_zone_t* zone);
+
 /* Answers a request with the page. */
 ngx_int_t ngx_dthrottle_board_send(ngx_http_request_t* r, const ngx_shm_zone_t* zone);
 

@@ -221,6 +221,13 @@ static ngx_int_t dthrottle_init(ngx_conf_t* cf) {
   return conf->board != NULL ? NGX_OK : NGX_ERROR;
 }
 
+/* Nothing can keep the settings from coming into force any more: their sockets are open. */
+static ngx_int_t dthrottle_init_module(ngx_cycle_t* cycle) {
+  const dthrottle_main_conf_t* conf = ngx_http_cycle_get_module_main_conf(cycle, ngx_http_dthrottle_module);
+  if (conf != NULL) ngx_dthrottle_board_name(conf->board);
+  return NGX_OK;
+}
+
 /* Workers shall not try again at the same instants. */
 static ngx_int_t dthrottle_init_process(ngx_cycle_t* cycle) {
   dthrottle_main_conf_t* conf = ngx_http_cycle_get_module_main_conf(cycle, ngx_http_dthrottle_module);
@@ -304,7 +311,7 @@ ngx_module_t ngx_http_dthrottle_module = {
     dthrottle_commands,
     NGX_HTTP_MODULE,
     NULL, /* master */
-    NULL, /* module */
+    dthrottle_init_module, /* module */
     dthrottle_init_process,
     NULL, /* thread */
     NULL,
