@@ -62,6 +62,16 @@ class Documents(unittest.TestCase):
         done = run("systemd-analyze", "security", "--offline=true", f"--threshold={EXPOSURE_MAX}", str(UNIT))
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
+    def test_the_unit_lets_threads_stand_behind_queries(self):
+        if shutil.which("systemd-analyze") is None:
+            self.skipTest("systemd-analyze is not installed")
+        listed = re.findall(r"(?m)^    (\w+)$", run("systemd-analyze", "syscall-filter", "@resources").stdout)
+        sources = "".join(path.read_text() for path in (ROOT / "src").rglob("*.*") if path.suffix in (".cc", ".h"))
+        made = set(re.findall(rf"\b({'|'.join(listed)})\(", sources)) - {"setrlimit"}    # of libc: prlimit64
+        self.assertIn("setpriority", made)
+        allowed = re.findall(r"(?m)^SystemCallFilter=([^~@].*)$", UNIT.read_text())
+        self.assertLessEqual(made, set(" ".join(allowed).split()))
+
     def test_pages_state_one_bound_of_metrics(self):
         said = r"at most (\d+) KiB, and (\d+) KiB more for each\s+rule\s+and (\d+) KiB for each peer"
         bounds = [re.search(said, (ROOT / page).read_text()) for page in ("protocol/admin.md", "man/dthrottle-protocol.7")]
