@@ -4,6 +4,7 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <cctype>
 #include <utility>
 
 #include "config/findings.h"
@@ -39,6 +40,12 @@ std::string QuoteNode(const toml::node& node) {
   const Value value = FromToml(node);
   if (!std::holds_alternative<std::monostate>(value)) return Quote(value);
   return node.is_table() ? "a table" : node.is_array() ? "a list of mixed values" : "a date or time";
+}
+
+// As TOML writes it: in quotes, unless it is a bare word.
+std::string ShownKey(std::string_view key) {
+  const auto is_bare = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-'; };
+  return !key.empty() && std::ranges::all_of(key, is_bare) ? std::string(key) : Quote(std::string(key));
 }
 
 template <class T>
@@ -171,7 +178,7 @@ class Loader {
   void Top(std::string_view name, const toml::node& node) {
     if (!Reads(name)) {
       return findings_.Error(
-          PlaceOf(node), fmt::format("unknown key {}; must be [[{}]]", name, fmt::join(lists_, "]] or [[")));
+          PlaceOf(node), fmt::format("unknown key {}; must be [[{}]]", ShownKey(name), fmt::join(lists_, "]] or [[")));
     }
     if (name == "rule") {
       List(name, node, RuleKeys(), loaded_.settings.rules, findings_.rules, Rulebook::kRulesMax);
@@ -208,7 +215,8 @@ class Loader {
     }
     findings_.Error(
         PlaceOf(node),
-        fmt::format("unknown key {}; must be one of {}[[rule]], [[override]], [[resource]]{}", name, names, lists));
+        fmt::format("unknown key {}; must be one of {}[[rule]], [[override]], [[resource]]{}", ShownKey(name), names,
+                    lists));
   }
 
   void Further(const FurtherTable& table, const toml::node& node) {
@@ -279,7 +287,8 @@ class Loader {
         findings_.Error(PlaceOf(node), fmt::format("{}.{} = {}: no longer there; {}", section, name, shown, instead));
       } else if (key == keys.end()) {
         findings_.Error(PlaceOf(toml_key),
-                        fmt::format("unknown key {}.{}; must be one of {}", section, name, KeyNames(keys)));
+                        fmt::format("unknown key {}.{}{}; must be one of {}", section, group,
+                                    ShownKey(toml_key.str()), KeyNames(keys)));
       } else {
         findings_.Error(PlaceOf(node), fmt::format("{}.{} = {}: must be {}", section, name, shown, key->allowed));
         findings_.HasWrong(section);

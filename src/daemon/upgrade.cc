@@ -1,5 +1,9 @@
 #include "daemon/upgrade.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "io/clock.h"
@@ -101,11 +105,16 @@ void Upgrade::Stop() {
   if (step_ != Step::kNone) GiveUp({"the daemon is stopping"});
 }
 
-// It does not come about. The parts that have left come back.
+// It does not come about. The parts that have left come back. What a program says of its settings has several lines.
 void Upgrade::GiveUp(const Error& why) {
   step_ = Step::kNone;
   check_.reset();
-  host_.log.Error("upgrade: {}; this program carries on", why.message);
+  for (std::string_view rest = why.message; !rest.empty();) {
+    const std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+    const std::string_view end = rest.empty() ? "; this program carries on" : "";
+    host_.log.Say(LogLevel::kError, fmt::format("upgrade: {}{}", line, end));
+  }
   if (asked_ != nullptr) std::exchange(asked_, nullptr)(tl::unexpected(why));
   if (stopping_) return;
   for (; left_ > 0; --left_) host_.parts[host_.parts.size() - left_]->Return();

@@ -58,7 +58,8 @@ bool IsForUs(const char* variable) {
 }    // namespace
 
 void Service::Ready(const std::string& status) const {
-  Notify(fmt::format("READY=1\nSTATUS={}", status), 0);
+  // A further line would be another variable.
+  Notify(fmt::format("READY=1\nSTATUS={}", std::string_view(status).substr(0, status.find('\n'))), 0);
 }
 
 void Service::Reloading(Instant now) const {

@@ -559,6 +559,21 @@ class Refused(SystemTest):
             daemon.settings_path.write_text("[[rule]]\nburst = 0\n")
             self.refuses(daemon, "rule.burst = 0")
 
+    def test_settings_with_several_errors_are_a_line_each_in_the_log_and_the_first_is_the_status(self):
+        with Manager() as manager, Daemon(rule(), env={"NOTIFY_SOCKET": manager.path}) as daemon:
+            manager.wait_for(READY="1")
+            path = daemon.settings_path
+            path.write_text('[[rule]]\nburst = 0\nrate = 1\n"x\\nMAINPID=1" = 1\n' + "[[rule]]\nrate = 0\n" * 12)
+            self.refuses(daemon, "rule.burst = 0")
+            [told] = [message for message in manager.receive() if "STATUS" in message]
+            self.assertEqual(set(told), {"READY", "STATUS"})
+            self.assertIn(f"{path}:2:9: error: rule.burst = 0", told["STATUS"])
+            lines = daemon.log.splitlines()
+            at = next(i for i, line in enumerate(lines) if "upgrade: checking" in line)
+            for line in lines[at:]:
+                self.assertRegex(line, r"^\S+T\S+ (error|notice): upgrade: ")
+            self.assertIn(r'error: unknown key rule."x\u000AMAINPID=1"; must be one of', daemon.log)
+
     def test_a_directory_that_is_not_there(self):
         with Daemon(rule()) as daemon:
             for section, key in (("query", "unix"), ("admin", "http_unix"), ("table", "file")):

@@ -303,6 +303,15 @@ TEST_CASE("everything wrong is said at once, with its place, value and what is a
   CHECK(problems[8].starts_with("f:14:1: error: unknown key tabel; must be one of"));
 }
 
+TEST_CASE("an unknown key stands on one line, in quotes where TOML wants them") {
+  const auto problems = Problems("\"a b\\nMAINPID=1\" = 1\n[query]\n\"\" = 1\n[[rule]]\nburst = 5\nrate = 1\n"
+                                 "penalty = { \"for ever\" = 1 }\n");
+  REQUIRE(problems.size() == 3);
+  CHECK(problems[0].starts_with("f:1:20: error: unknown key \"a b\\u000AMAINPID=1\"; must be one of [query], "));
+  CHECK(problems[1].starts_with("f:3:1: error: unknown key query.\"\"; must be one of unix, "));
+  CHECK(problems[2].starts_with("f:7:13: error: unknown key rule.penalty.\"for ever\"; must be one of name, "));
+}
+
 TEST_CASE("a section that is unknown is an error") {
   const auto problems = Problems("[tabel]\nmemory = \"1MiB\"\n");
   REQUIRE(problems.size() == 1);
