@@ -113,15 +113,23 @@ def build_package():
 def as_version(deb, version, directory):
     """The same package as another version, with other documentation, so that there is something to upgrade to."""
     tree = directory / "tree"
+    name, before, _ = deb.name.split("_")
     subprocess.run(["dpkg-deb", "--raw-extract", deb, tree], check=True)
-    with open(tree / EXAMPLE.lstrip("/"), "a") as example:
-        example.write("# A later version explains more.\n")
+    (tree / f"usr/share/doc/{name}/later").write_text("A later version explains more.\n")
     control = tree / "DEBIAN/control"
-    control.write_text(re.sub(r"(?m)^Version: .*", f"Version: {version}", control.read_text()))
-    made = directory / f"dthrottle_{version}.deb"
+    text = re.sub(r"(?m)^Version: .*", f"Version: {version}", control.read_text())
+    control.write_text(text.replace(f"dthrottle (= {before})", f"dthrottle (= {version})"))
+    made = directory / f"{name}_{version}.deb"
     subprocess.run(["dpkg-deb", "--root-owner-group", "-Znone", "--build", tree, made], check=True, stdout=subprocess.DEVNULL)
     shutil.rmtree(tree)
     return made
+
+
+def orders(copy):
+    """What the service manager has been told to do with units, in order; forgets it."""
+    told = copy.run("sh", "-c", "cat /run/systemctl.log; rm -f /run/systemctl.log").splitlines()
+    words = [[word for word in line.split() if not word.startswith("--")] for line in told]
+    return [line for line in words if line[0] in ("start", "stop", "restart", "try-restart")]
 
 
 class Package(SystemTest):
@@ -251,6 +259,27 @@ class Package(SystemTest):
             pid = self.start(copy)
             self.upgrade(copy, newer.name, pid)
             self.remove(copy, pid)
+
+    def test_what_has_units_of_its_own_is_restarted_by_an_upgrade_and_stopped_by_a_removal(self):
+        """Where they were started: systemctl(1) passes over units that do not run."""
+        units = {"dthrottle": ["dthrottled.socket", "dthrottled-admin.socket", "dthrottled.service"],
+                 "dthrottle-nft": ["dthrottle-nft.service"]}
+        with Copy() as copy:
+            [nft] = self.deb.parent.glob("dthrottle-nft_*.deb")
+            files = [self.deb, nft, *(as_version(deb, "99.0", copy.directory) for deb in (self.deb, nft))]
+            for file in files:
+                copy.put(file)
+            names = [f"/{file.name}" for file in files]
+            copy.write("/usr/bin/systemctl", SYSTEMCTL, 0o755)
+            copy.run("rm", "-f", "/usr/sbin/policy-rc.d")    # in a container it refuses every order
+            copy.run("dpkg", "--install", *names[:2])
+            copy.run("mkdir", "-p", "/run/systemd/system")
+            copy.run("dpkg", "--install", *names[2:])
+            self.assertEqual(orders(copy), [["try-restart", "dthrottle-nft.service"]])
+            for package, stopped in reversed(units.items()):
+                copy.run("dpkg", "--remove", package)
+                told = [unit for verb, *of in orders(copy) for unit in of if verb == "stop"]
+                self.assertEqual(told, stopped)
 
     def install(self, copy, deb):
         self.assertEqual(copy.run("sh", "-c", "getent passwd dthrottle || echo nobody"), "nobody\n")
