@@ -308,7 +308,7 @@ enum dthrottle_verdict dthrottle_connect(dthrottle* handle, int deadline_ms) {
 
 static bool decided_by_page(const dthrottle* handle, const char* tag, size_t tag_bytes, int64_t now_ns,
                             enum dthrottle_verdict* verdict) {
-  const enum dthrottle_page_verdict says = dthrottle_pages_decide(&handle->pages, tag, tag_bytes, now_ns);
+  const enum dthrottle_page_verdict says = dthrottle_pages_decide_lately(&handle->pages, tag, tag_bytes, now_ns);
   if (says == DTHROTTLE_PAGE_ASK) return false;
   *verdict = says == DTHROTTLE_PAGE_SERVE ? DTHROTTLE_SERVE : DTHROTTLE_THROTTLE;
   return true;

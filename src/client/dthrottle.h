@@ -58,8 +58,8 @@ DTHROTTLE_API enum dthrottle_verdict dthrottle_connect(dthrottle* handle, int de
 DTHROTTLE_API enum dthrottle_verdict dthrottle_ask(dthrottle* handle, const char* tag, size_t tag_bytes,
                                                    int deadline_ms);
 
-/* The same for a caller that knows what time it is, which saves looking where no question is asked: `now_ns` of
- * CLOCK_MONOTONIC, as it was read lately; 0: unknown. */
+/* The same for a caller that knows what time it is, which saves looking where a page serves: `now_ns` of
+ * CLOCK_MONOTONIC, as it was read lately; 0: unknown. An old time makes no refusal. */
 DTHROTTLE_API enum dthrottle_verdict dthrottle_ask_at(dthrottle* handle, const char* tag, size_t tag_bytes,
                                                       int deadline_ms, int64_t now_ns);
 

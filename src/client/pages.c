@@ -48,6 +48,19 @@ enum dthrottle_page_verdict dthrottle_pages_decide(const struct dthrottle_pages*
                                now_ns != 0 ? now_ns : dthrottle_now_ns());
 }
 
+enum dthrottle_page_verdict dthrottle_pages_decide_lately(const struct dthrottle_pages* pages, const char* tag,
+                                                          size_t tag_bytes, int64_t now_ns) {
+  const struct dthrottle_page_view* const view = view_of(pages);
+  uint32_t entry;
+  if (view == NULL) return DTHROTTLE_PAGE_ASK;
+  const uint64_t hash = dthrottle_page_hash(view->page->head.key, tag, tag_bytes);
+  if (now_ns == 0 || dthrottle_page_peek(view->page, view->counts, view->entries, hash, 1, now_ns, &entry) ==
+                         DTHROTTLE_PAGE_REFUSE) {
+    now_ns = dthrottle_now_ns();
+  }
+  return dthrottle_page_decide(view->page, view->counts, view->entries, hash, now_ns);
+}
+
 /* What the page says of the tags of a question. */
 struct looked {
   int64_t now_ns;

@@ -44,6 +44,10 @@ void dthrottle_pages_init(struct dthrottle_pages* pages, const struct sockaddr* 
 enum dthrottle_page_verdict dthrottle_pages_decide(const struct dthrottle_pages* pages, const char* tag,
                                                    size_t tag_bytes, int64_t now_ns);
 
+/* The same by a time that was read a while ago: the page may serve by it, and refuses by the clock alone. */
+enum dthrottle_page_verdict dthrottle_pages_decide_lately(const struct dthrottle_pages* pages, const char* tag,
+                                                          size_t tag_bytes, int64_t now_ns);
+
 /* The daemon has answered for the tag, which may get into the page by that: a tag that is refused at once, another one
  * when it is asked for again. Any thread; does nothing if another one is at it. errno stays. */
 void dthrottle_pages_answered(struct dthrottle_pages* pages, const char* tag, size_t tag_bytes, bool refused);

@@ -238,6 +238,27 @@ TEST_CASE("before its token is due a tag is refused, and after the last one unti
   CHECK(at(-2500) == DTHROTTLE_PAGE_ASK);    // no entry says so far ahead
 }
 
+TEST_CASE("a time that is old makes no refusal that the clock does not make") {
+  Daemon daemon;
+  Pages pages(daemon);
+  pages.Fetch(daemon);
+  const std::int64_t now = NowNs(), old = now - kSecond;
+  const auto decide = [&] { return dthrottle_pages_decide_lately(&pages, "C", 1, old); };
+  daemon.Lend("C", 1);
+  CHECK(decide() == DTHROTTLE_PAGE_SERVE);    // its token was due after the old time
+  CHECK(decide() == DTHROTTLE_PAGE_ASK);
+  daemon.Refuse("C", now - 1024);
+  CHECK(decide() == DTHROTTLE_PAGE_ASK);
+  CHECK(daemon.counts[0].refused == 0);
+  daemon.Refuse("C", now + kSecond);
+  CHECK(decide() == DTHROTTLE_PAGE_REFUSE);
+  CHECK(daemon.counts[0].refused == 1);
+  daemon.counts[0].taken = 0;
+  daemon.Say("C", 1, old - 1024, old - 1024);
+  CHECK(decide() == DTHROTTLE_PAGE_SERVE);    // without a look at the clock, by which it would ask
+  CHECK(daemon.counts[0].taken == 1);
+}
+
 TEST_CASE("a question takes a ticket of each of its tags, or of none") {
   Daemon daemon;
   Pages pages(daemon);

@@ -60,11 +60,21 @@ class Verdicts(NginxTest):
             wait_until(lambda: server.get("/?tag=a").status == 200, "the tag is served")
 
     def test_workers_serve_everybody_within_the_limit_by_their_pages(self):
-        """Nginx looks at the clock once a turn, in milliseconds."""
         with open_daemon(rule(burst=10_000, rate=10_000), page={"entries": 64}) as daemon:
             with Nginx(module_settings(daemon)) as server:
                 self.assertEqual(server.statuses(1000, "/?tag=a"), [200] * 1000)
                 wait_until(lambda: daemon.stats()["page_served"] > 500, "most are served by the page")
+
+    def test_pages_refuse_nobody_within_the_limit_where_nginx_seldom_looks_at_the_clock(self):
+        main = f"load_module {NGINX_MODULE}; timer_resolution 1s;"
+        with open_daemon(rule(burst=10_000, rate=10_000), page={"entries": 64}) as daemon:
+            with Nginx(module_settings(daemon), main=main) as server:
+                begin, statuses = time.monotonic(), set()
+                while time.monotonic() < begin + 3:
+                    statuses.update(server.statuses(1, "/?tag=a"))
+                    time.sleep(0.01)
+                self.assertEqual(statuses, {200})
+                self.assertGreater(daemon.stats()["page_served"], 100)
 
     def test_settings_of_a_location_go_before_those_around_it(self):
         locations = """

@@ -39,14 +39,14 @@ static ngx_flag_t is_local(const dthrottle_loc_conf_t* conf) {
   return !conf->daemon->asks_questions || (conf->fields == DTHROTTLE_FIELDS_NONE && (conf->delay == 0 || conf->shadow));
 }
 
+/* By the clock itself: that of nginx is old under timer_resolution, and where the worker has had to stand. */
 static enum dthrottle_page_verdict page_says(dthrottle_ctx_t* ctx) {
   const struct dthrottle_pages* pages = &ctx->daemon->pages;
-  const int64_t now = (int64_t)ngx_current_msec * DTHROTTLE_NS_PER_MS;
   if (!ctx->local) return DTHROTTLE_PAGE_ASK;
   if (!ctx->daemon->asks_questions) {
-    return dthrottle_pages_decide(pages, ctx->tags[0].text, ctx->tags[0].bytes, now);
+    return dthrottle_pages_decide(pages, ctx->tags[0].text, ctx->tags[0].bytes, 0);
   }
-  return dthrottle_pages_decide_question(pages, ctx->tags, ctx->tag_count, now, &ctx->said);
+  return dthrottle_pages_decide_question(pages, ctx->tags, ctx->tag_count, 0, &ctx->said);
 }
 
 /* The daemon has answered. */
