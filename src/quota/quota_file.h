@@ -60,6 +60,9 @@ struct QuotaSlot {
   };
 
   Kind kind;
+  // In the slot of a tag the latest period that the clock was set back from while the counts were of it: when it began,
+  // minutes since 1970; 0: none.
+  std::uint32_t latest_min;
   std::uint64_t period, until;    // of the counts: when it began and ends, seconds since 1970
   union {
     OfTag own;

@@ -92,18 +92,28 @@ void Quotas::Inherit() {
 QuotaSpan Quotas::Roll(Entry& entry, const Limit& limit, Instant now) {
   QuotaSlot& slot = file_.slot(entry.slot);
   QuotaSpan span = calendars_.Now(limit.calendar, now);
-  if (slot.period < span.begin) {
+  if (slot.period < span.begin && (now >= entry.ends || span.begin / 60 > slot.latest_min)) {
     BeginPeriod(entry, span, now);
   } else if (slot.period > span.begin && slot.period == calendars_.Next(limit.calendar).begin) {
     span = calendars_.Next(limit.calendar);
-  } else if (slot.period > span.begin) {
-    others_.SetPeriod(entry.others, span.begin);
-    slot.until = span.next;
-    slot.period = span.begin;
-    entry.begun = {};
+  } else if (slot.period != span.begin) {
+    MoveTo(entry, span);
   }
+  entry.ends = span.ends;
   entry.others.SetQuota(limit.quota);
   return span;
+}
+
+// The counts are of that period from now on, earlier or later, and peers hear so.
+void Quotas::MoveTo(Entry& entry, const QuotaSpan& span) {
+  QuotaSlot& slot = file_.slot(entry.slot);
+  const std::uint64_t from_min = std::min<std::uint64_t>(slot.period / 60, UINT32_MAX);
+  std::atomic_ref(slot.latest_min).store(std::max(slot.latest_min, static_cast<std::uint32_t>(from_min)));
+  others_.SetPeriod(entry.others, span.begin);
+  slot.until = span.next;
+  slot.period = span.begin;
+  entry.begun = {};
+  entry.told = 0;
 }
 
 // The old period is over, so a kill after the first store takes nothing that anybody asks for.
@@ -119,6 +129,14 @@ void Quotas::BeginPeriod(Entry& entry, const QuotaSpan& span, Instant now) {
   std::atomic_ref(file_.slot(entry.slot).period).store(span.begin, std::memory_order_release);
   entry.told = 0;
   entry.news = kNever;
+}
+
+// Whether its period is past. While that may be only because the clock was set back, so must be the latest one.
+bool Quotas::IsOver(const Entry& entry, Instant now) const {
+  const QuotaSlot& slot = file_.slot(entry.slot);
+  if (!calendars_.IsPast(slot.until, now)) return false;
+  const std::uint64_t latest_until = slot.latest_min * std::uint64_t{60} + (slot.until - slot.period);
+  return slot.latest_min == 0 || now >= entry.ends || calendars_.IsPast(latest_until, now);
 }
 
 // ---- Tags ----
@@ -176,6 +194,7 @@ Quotas::Entry* Quotas::Make(const Tag& tag, std::uint64_t hash, const QuotaSpan&
   const auto taken = file_.Take();
   if (!taken.has_value()) return nullptr;
   QuotaSlot& slot = file_.slot(*taken);
+  slot.latest_min = 0;
   slot.period = span.begin;
   slot.until = span.next;
   slot.own = {};
@@ -190,6 +209,7 @@ Quotas::Entry* Quotas::Make(const Tag& tag, std::uint64_t hash, const QuotaSpan&
   entry.told = 0;
   entry.news = kNever;
   entry.begun = now;
+  entry.ends = span.ends;
   entry.by = kNobody;
   return &entry;
 }

@@ -7,7 +7,9 @@
 //
 // A tag's period never begins again: a clock that is set back finds it as it was. The first host whose clock says that a
 // period has begun begins it for a tag on all hosts that hear of it, at most a minute early, so clocks that differ give
-// no tokens twice. A clock that was wrong by more than a period leaves its counts to the period that it is set back to.
+// no tokens twice. A clock that is set back by more than a period takes its counts along, and takes them back when it is
+// right again: until a period has gone by, only one that is later than all before begins. A tag that was first served
+// while the clock was wrong has no earlier period.
 //
 // Where a few hosts own the tags (protocol/owners.md), the owner of a tag hears every counter, and tells other hosts the
 // sum of all. A host takes from that what it has counted itself by then, so it never believes in more than there is.
@@ -155,6 +157,7 @@ class Quotas {
     std::uint64_t news = kNever;    // what was left when everybody heard of it; kNever: more than half
     QuotaOthers::OfTag others;      // in the period of the slot
     Instant begun{};                // since when it is counted here, which may be before that begins; 0: not known
+    Instant ends = Instant::max();    // the period, as it was looked at last; max: not since this process began
     std::uint32_t by = kNobody;     // the peer that it takes its place as one of; kHere: it was served here in the period
   };
   using Tags = ToldTable<Entry, kWays>;
@@ -167,8 +170,9 @@ class Quotas {
   std::uint64_t LeftOfAll(const Entry& entry, const Limit& limit) const;
   std::optional<QuotaWord> WordOf(const Entry& entry, std::uint64_t counter, QuotaCount sum) const;
   QuotaSpan Roll(Entry& entry, const Limit& limit, Instant now);
+  void MoveTo(Entry& entry, const QuotaSpan& span);
   void BeginPeriod(Entry& entry, const QuotaSpan& span, Instant now);
-  bool IsOver(const Entry& entry, Instant now) const { return calendars_.IsPast(file_.slot(entry.slot).until, now); }
+  bool IsOver(const Entry& entry, Instant now) const;
   template <class WorthOf>
   Entry* Make(const Tag& tag, std::uint64_t hash, const QuotaSpan& span, WorthOf&& worth, Instant now);
   Entry* Find(std::uint64_t hash);

@@ -368,6 +368,87 @@ TEST_CASE("quota: counts of a clock that was wrong by years are of the day that 
   CHECK(c.Serves("api:a", 30) == 10);
 }
 
+TEST_CASE("quota: a clock that is set back by periods and is right again begins no period again, also over kills and boots") {
+  for (const int days : {1, 2, 3, 400}) {
+    for (const int boots : {0, 1, 2}) {    // no kill, a kill, a boot
+      CAPTURE(days, boots);
+      Counter c;
+      const auto kill = [&] {
+        if (boots > 0) c.Kill(std::byte(boots));
+      };
+      CHECK(c.Serves("api:a", 8) == 8);
+      c.Hear("api:a", {77, DayOf(c), 1, 0});
+      for (int again = 0; again < 3; ++again) {
+        kill();
+        c.SetDate(kNoon - 24h * days);
+        CHECK(c.Serves("api:a", 30) == (again == 0 ? 1 : 0));
+        kill();
+        c.SetDate(kNoon);
+        CHECK(c.Standing("api:a").used == 10);
+        CHECK(c.Serves("api:a", 30) == 0);
+      }
+      c.At(kMidnight);
+      CHECK(c.Serves("api:a", 30) == 10);
+    }
+  }
+}
+
+TEST_CASE("quota: a period begins in its time though a clock that was wrong has been in it") {
+  Counter c;
+  c.SetDate(kNoon + 24h * 3);
+  CHECK(c.Serves("api:a", 10) == 10);
+  c.SetDate(kNoon);
+  CHECK(c.Serves("api:a", 30) == 0);
+  for (int day = 0; day < 5; ++day) {
+    c.At(kMidnight + day * 24h);
+    CHECK(c.Serves("api:a", 30) == 10);
+    if (day == 1) c.Kill();
+    CHECK(c.Serves("api:a", 30) == 0);
+  }
+}
+
+TEST_CASE("quota: midnight by a clock that is days behind makes no second one of the day that it is set to") {
+  Counter c;
+  CHECK(c.Serves("api:a", 10) == 10);
+  c.SetDate(kNoon - 24h * 2 + 12h - 1s);
+  CHECK(c.Serves("api:a", 30) == 0);
+  c.At(c.now + 2s);
+  CHECK(c.Serves("api:a", 30) == 10);
+  c.SetDate(kNoon);
+  CHECK(c.Serves("api:a", 30) == 0);
+}
+
+TEST_CASE("quota: peers hear of counts in the period that a clock was set back from when it is right again") {
+  Counter c, peer(kRules, 1024, 2);
+  const auto tell = [&] {
+    c.quotas().TellChanged();
+    const auto hear = [&](const Tag& tag, const QuotaWord& word, Table::Shard&) { return peer.Hear(tag.bytes, word), true; };
+    while (c.quotas().TellSome(c.host.limiter->ways().core().ShardLock(), c.now, hear)) continue;
+  };
+  CHECK(c.Serves("api:a", 3) == 3);
+  tell();
+  CHECK(peer.Standing("api:a").used == 3);
+  c.SetDate(kNoon - 24h * 2);
+  CHECK(c.Serves("api:a", 4) == 4);
+  tell();
+  CHECK(peer.Standing("api:a").used == 3);
+  c.SetDate(kNoon);
+  CHECK(c.Standing("api:a").used == 7);
+  tell();
+  CHECK(peer.Standing("api:a").used == 7);
+}
+
+TEST_CASE("quota: a tag that nobody has asked for since the clock is right again makes no room for others") {
+  Counter c;
+  CHECK(c.Serves("api:a", 10) == 10);
+  c.SetDate(kNoon - 24h * 2);
+  CHECK(c.Serves("api:a", 1) == 0);
+  c.SetDate(kNoon);
+  for (int i = 0; i < 5000; ++i) c.Serves("api:" + std::to_string(i), 1);
+  CHECK(CountsOf(*c.host.limiter).quotas.forgotten > 4000);
+  CHECK(c.Serves("api:a", 30) == 0);
+}
+
 // ---- Kills and boots ----
 
 TEST_CASE("quota: what is counted outlives kills and boots, here and elsewhere") {
