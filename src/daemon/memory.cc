@@ -2,12 +2,9 @@
 
 #include <unistd.h>
 
-#include <algorithm>
-
 #include "bucket/table.h"
 #include "io/mapped_faults.h"
 #include "io/part.h"
-#include "io/signals.h"
 
 namespace dthrottle {
 
@@ -27,22 +24,12 @@ TableMemory::TableMemory(const Settings& settings, const HandedSection& left) {
   WatchMappedFile(bytes(), file);
 }
 
-TableMemory::~TableMemory() {
-  idle_time_.Stop();
-  if (thread_.joinable()) thread_.join();
-}
-
 // A small table has few address translations to miss.
 void TableMemory::Prepare(Log& log) {
   constexpr std::size_t kFrom = std::size_t{16} << 20;
   if (bytes().size() < kFrom) return;
-  const SignalsBlocked blocked;
-  thread_ = std::thread([this, &log] {
-    constexpr Duration kPauseMin = std::chrono::milliseconds(1), kPauseMax = std::chrono::seconds(1);
-    const auto pause = [&](Duration took) {
-      return idle_time_.Await(std::clamp<Duration>(10 * took, kPauseMin, kPauseMax));
-    };
-    if (const auto claimed = region_->ClaimRest(pause); !claimed) log.Error("{}", claimed.error().message);
+  preparing_.Begin([this, &log](const IdleWork::Pause& pause) {
+    if (const auto claimed = region_->ClaimRest(pause); !claimed) log.Error("table.file: {}", claimed.error().message);
     region_->UseHugePages(pause);
   });
 }

@@ -3,12 +3,11 @@
 
 #include <optional>
 #include <string>
-#include <thread>
 
 #include "config/settings.h"
 #include "io/files.h"
 #include "io/handover.h"
-#include "io/idle_time.h"
+#include "io/idle_work.h"
 #include "io/log.h"
 
 namespace dthrottle {
@@ -17,7 +16,6 @@ class TableMemory {
  public:
   // `left` is what the program before has left. Throws StartFailure.
   TableMemory(const Settings& settings, const HandedSection& left);
-  ~TableMemory();
 
   std::span<std::byte> bytes() const { return region_->bytes(); }
   std::size_t bytes_before() const { return region_->bytes_before(); }    // of the file; 0: it is new
@@ -33,8 +31,7 @@ class TableMemory {
 
  private:
   std::optional<MappedRegion> region_;
-  IdleTime idle_time_;
-  std::thread thread_;
+  IdleWork preparing_;    // the region
 };
 
 }    // namespace dthrottle

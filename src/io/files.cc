@@ -334,8 +334,8 @@ FileResult<void> MappedRegion::ClaimRest(const Pause& pause) const {
     const Instant begun = Now();
     const std::size_t step = std::min(kClaimedInAStep, bytes_.size() - at);
     if (const int error = ::posix_fallocate(fd_, static_cast<off_t>(at), static_cast<off_t>(step)); error != 0) {
-      errno = error;
-      return Failed(nameless_ ? "memory" : "table.file", "cannot claim the rest of its space");
+      return tl::unexpected(
+          FileError{error, fmt::format("cannot claim the rest of its space: {}", std::strerror(error))});
     }
     took = Now() - begun;
   }

@@ -38,10 +38,10 @@ void OnBusError(int, siginfo_t* info, void*) {
     if (address < regions[i].begin || address >= regions[i].end) continue;
     Say("dthrottled: ");
     Say(regions[i].path);
-    Say(": was truncated, or its disk failed, while it was in use (SIGBUS); ending\n");
+    Say(": was truncated, its disk failed, or the file system is full, while it was in use (SIGBUS); ending\n");
     return;
   }
-  Say("dthrottled: a mapped file was truncated, or its disk failed (SIGBUS); ending\n");
+  Say("dthrottled: a mapped file was truncated, its disk failed, or the file system is full (SIGBUS); ending\n");
 }
 
 }    // namespace

@@ -1,7 +1,8 @@
 // Says what happened when a mapped file goes away under this process.
 //
-// A store into a page that the file no longer has is SIGBUS: the file was truncated, or its disk has failed. Nothing
-// can go on without the table, so the process ends as it would anyway; but the last line it writes names the file.
+// A store into a page that the file does not have is SIGBUS: the file was truncated, its disk has failed, or the file
+// system is full and the page was not claimed yet. Nothing can go on without the table, so the process ends as it would
+// anyway; but the last line it writes names the file.
 #pragma once
 
 #include <cstddef>

@@ -314,7 +314,7 @@ TEST_CASE("files: of all mapped files the one that was cut short is named") {
   ::close(ends[0]), ::close(ends[1]);
   CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS));
   CHECK(std::string(said, static_cast<std::size_t>(std::max<ssize_t>(bytes, 0))) ==
-        "dthrottled: " + last + ": was truncated, or its disk failed, while it was in use (SIGBUS); ending\n");
+        "dthrottled: " + last + ": was truncated, its disk failed, or the file system is full, while it was in use (SIGBUS); ending\n");
 }
 
 TEST_CASE("files: a number of a start is one number and nothing else") {

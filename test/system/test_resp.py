@@ -305,6 +305,11 @@ class Bounds(SystemTest):
             self.assertEqual(daemon.stats()["resp_tags"], 1)
             self.assertEqual(daemon.served("k", 2), 1, "the rule's bucket is another")
 
+    def test_memory_beyond_the_first_64_mib_is_claimed(self):
+        with RespDaemon(rule(), resp={"accept_limits": True, "memory": "72MiB"}) as daemon:
+            file = pathlib.Path(f"{daemon.directory}/table.resp")
+            wait_until(lambda: file.stat().st_blocks * 512 == 72 << 20, "all of its space is claimed")
+
     def test_one_connection_too_many_is_closed_at_once(self):
         with RespDaemon(rule(), resp={"max_connections": 2}) as daemon:
             with daemon.redis() as one, daemon.redis() as two:

@@ -19,6 +19,10 @@ void RespFrontEnd::OpenBroughtLimits() {
   if (!region) throw StartFailure{ExitCode(region.error().code), "resp.memory: " + region.error().message};
   region_.emplace(std::move(*region));
   WatchMappedFile(region_->bytes(), file);
+  claiming_.Begin([this](const IdleWork::Pause& pause) {
+    const auto claimed = region_->ClaimRest(pause);
+    if (!claimed) host_.log.Error("resp.memory: {}", claimed.error().message);
+  });
   brought_ = std::make_unique<BroughtLimits>(region_->bytes(), ReadBootId(), FreshTableKeys(), Now());
 }
 

@@ -4,6 +4,7 @@
 #include "frontend/resp/server.h"
 #include "frontend/turn_front_end.h"
 #include "io/files.h"
+#include "io/idle_work.h"
 #include "limiter/brought.h"
 
 namespace dthrottle {
@@ -21,6 +22,7 @@ class RespFrontEnd final : public TurnFrontEnd<RespServer, &Settings::resp, &Pro
   void OpenBroughtLimits();
 
   std::optional<MappedRegion> region_;
+  IdleWork claiming_;                         // the rest of the region
   std::unique_ptr<BroughtLimits> brought_;    // null: clients bring no limits, the rules decide
 };
 
