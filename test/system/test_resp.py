@@ -310,6 +310,19 @@ class Bounds(SystemTest):
             file = pathlib.Path(f"{daemon.directory}/table.resp")
             wait_until(lambda: file.stat().st_blocks * 512 == 72 << 20, "all of its space is claimed")
 
+    def test_memory_beyond_the_first_64_mib_is_used_like_the_rest(self):
+        """As full a table of 64 MiB evicts nothing."""
+        mib, step = 68, 500
+        keys = mib * 22_500
+        with RespDaemon(rule(), resp={"accept_limits": True, "memory": f"{mib}MiB"}) as daemon:
+            with daemon.redis() as sock, sock.makefile("rb") as replies:
+                for begin in range(0, keys, step):
+                    sock.sendall(b"".join(b"CL.THROTTLE k%07d 4 1 6000000 5\r\n" % (begin + k) for k in range(step)))
+                    for _ in range(6 * step):
+                        replies.readline()
+            counts = daemon.stats()
+            self.assertEqual((counts["resp_tags"], counts["resp_evicted"]), (keys, 0))
+
     def test_one_connection_too_many_is_closed_at_once(self):
         with RespDaemon(rule(), resp={"max_connections": 2}) as daemon:
             with daemon.redis() as one, daemon.redis() as two:

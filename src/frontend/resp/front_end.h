@@ -17,13 +17,17 @@ class RespFrontEnd final : public TurnFrontEnd<RespServer, &Settings::resp, &Pro
   std::string_view doing() const override { return "answering clients of Redis"; }
   void Start() override;
   void Count(ProcessCounts& counts) const override;
+  void Close() override;
 
  private:
   void OpenBroughtLimits();
+  void BeginWalk();
+  void Walk();
 
   std::optional<MappedRegion> region_;
   IdleWork claiming_;                         // the rest of the region
   std::unique_ptr<BroughtLimits> brought_;    // null: clients bring no limits, the rules decide
+  uv_timer_t walking_;                        // while its table is not put right to the end
 };
 
 }    // namespace dthrottle
