@@ -24,35 +24,38 @@ WorkerEntries::~WorkerEntries() {
 
 void WorkerEntries::Note(std::string_view tag, Instant now) {
   ++notes_;
-  if (kept_.empty()) kept_.resize(entries_);
+  if (sets_.empty()) sets_.resize(entries_ / DTHROTTLE_PAGE_WAYS);
   const std::uint64_t hash = dthrottle_page_hash(page_.head.key, tag.data(), tag.size());
-  const std::uint32_t place = PlaceFor(hash, tag);
-  Kept& kept = kept_[place];
-  if (kept.tag != tag) {
+  std::unique_ptr<Set>& set = sets_[dthrottle_page_set(hash, entries_) / DTHROTTLE_PAGE_WAYS];
+  if (set == nullptr) set = std::make_unique<Set>();
+  const std::uint32_t place = PlaceFor(hash);
+  const Kept* const kept = Find(place);
+  if (kept == nullptr || kept->tag != tag) {
     // A tag that is served may be one of which there is nothing to say.
-    if (!kept.tag.empty() && kept.uses > 0 && lending_.RefusedUntil({{tag, false}}, now) <= now) return;
-    if (kept.tag.empty()) {
-      kept.live_at = static_cast<std::uint32_t>(live_.size());
-      live_.push_back(place);
-    } else {
-      Free(place, now);
-    }
+    if (kept != nullptr && kept->uses > 0 && lending_.RefusedUntil({{tag, false}}, now) <= now) return;
+    if (kept != nullptr) Free(place, now);
     Begin(place, tag, dthrottle_page_name(hash), now);
   }
   Ask(place, now);
-  if (!kept.loan.Speaks(now)) End(place, now);
+  if (At(place).loan.Speaks(now)) return SeeFilling(place);
+  End(place, now);
 }
 
 void WorkerEntries::Begin(std::uint32_t place, std::string_view tag, std::uint64_t name, Instant now) {
-  Kept& kept = kept_[place];
-  const std::uint32_t settled = kept.loan.settled, more = kept.loan.more;
+  Entry& entry = EntryAt(place);
+  if (entry.kept == nullptr) {
+    entry.kept = std::make_unique<Kept>();
+    entry.kept->live_at = static_cast<std::uint32_t>(live_.size());
+    live_.push_back(place);
+  }
+  Kept& kept = *entry.kept;
   kept.tag = tag;
   kept.loan = {};
   kept.loan.entry = dthrottle_page_at(&page_, place);
   kept.loan.count = &counts_[place];
   kept.loan.name = name;
-  kept.loan.settled = settled;    // tickets go on
-  kept.loan.more = more;
+  kept.loan.settled = entry.settled;
+  kept.loan.more = entry.more;
   kept.refused = __atomic_load_n(&counts_[place].refused, __ATOMIC_RELAXED);
   kept.decided = kept.loan.seen = kept.loan.Decided();
   kept.uses = 1;
@@ -61,28 +64,27 @@ void WorkerEntries::Begin(std::uint32_t place, std::string_view tag, std::uint64
 
 // A worker that asks again and again though tokens lie in its page does not look there, and is lent no more.
 void WorkerEntries::Ask(std::uint32_t place, Instant now) {
-  Kept& kept = kept_[place];
+  Kept& kept = At(place);
   kept.loan.trusted = blind_ < kBlindMax;
   if (lending_.Deal(QueryOf(kept), kept.loan, true, kUse, now)) ++blind_;
-  SeeFilling(place);
 }
 
 void WorkerEntries::SeeFilling(std::uint32_t place) {
-  Kept& kept = kept_[place];
+  Kept& kept = At(place);
   if (!kept.loan.fills || kept.filling) return;
   kept.filling = true;
   filling_.push_back(place);
 }
 
 // The entry of the tag, else one that is free, else the one that was used least.
-std::uint32_t WorkerEntries::PlaceFor(std::uint64_t hash, std::string_view tag) const {
+std::uint32_t WorkerEntries::PlaceFor(std::uint64_t hash) const {
   const std::uint32_t first = dthrottle_page_set(hash, entries_);
   std::uint32_t least = first;
   for (std::uint32_t place = first; place < first + DTHROTTLE_PAGE_WAYS; ++place) {
-    const Kept& kept = kept_[place];
+    const Kept* const kept = Find(place);
     // Two tags of one name would be one to the worker.
-    if (kept.tag == tag || (!kept.tag.empty() && kept.loan.name == dthrottle_page_name(hash))) return place;
-    const auto rank = [&](std::uint32_t at) { return kept_[at].tag.empty() ? 0 : std::uint64_t{kept_[at].uses} + 1; };
+    if (kept != nullptr && kept->loan.name == dthrottle_page_name(hash)) return place;
+    const auto rank = [&](std::uint32_t at) { return Find(at) == nullptr ? 0 : std::uint64_t{At(at).uses} + 1; };
     if (rank(place) < rank(least)) least = place;
   }
   return least;
@@ -90,7 +92,7 @@ std::uint32_t WorkerEntries::PlaceFor(std::uint64_t hash, std::string_view tag) 
 
 // Counts what the worker has refused, and returns how often it has decided since the last time.
 std::uint32_t WorkerEntries::TakeCount(std::uint32_t place, Instant now) {
-  Kept& kept = kept_[place];
+  Kept& kept = At(place);
   const std::uint32_t decided = kept.loan.Decided() - kept.decided;
   kept.decided += decided;
   const std::uint32_t refused = __atomic_load_n(&counts_[place].refused, __ATOMIC_RELAXED);
@@ -111,19 +113,22 @@ std::uint32_t WorkerEntries::TakeCount(std::uint32_t place, Instant now) {
 
 void WorkerEntries::End(std::uint32_t place, Instant now) {
   Free(place, now);
-  const std::uint32_t at = kept_[place].live_at, last = live_.back();
+  const std::uint32_t at = At(place).live_at, last = live_.back();
   live_[at] = last;
-  kept_[last].live_at = at;
+  At(last).live_at = at;
   live_.pop_back();
+  EntryAt(place).kept.reset();
 }
 
 // The counts are taken when no more comes.
 void WorkerEntries::Free(std::uint32_t place, Instant now) {
-  Kept& kept = kept_[place];
+  Entry& entry = EntryAt(place);
+  Kept& kept = *entry.kept;
   lending_.Return(QueryOf(kept), kept.loan, kUse, now);
   dthrottle_page_clear(kept.loan.entry);
   TakeCount(place, now);
-  kept.tag.clear();
+  entry.settled = kept.loan.settled;
+  entry.more = kept.loan.more;
 }
 
 std::size_t WorkerEntries::Look(Instant now, std::size_t most) {
@@ -145,22 +150,24 @@ std::size_t WorkerEntries::Look(Instant now, std::size_t most) {
 }
 
 void WorkerEntries::ForgetFilling() {
-  for (const std::uint32_t place : filling_) kept_[place].filling = false;
+  for (const std::uint32_t place : filling_) {
+    if (Kept* const kept = Find(place)) kept->filling = false;
+  }
   filling_.clear();
 }
 
 std::size_t WorkerEntries::Settle(Instant now, std::size_t most) {
   const std::size_t count = std::min(most, filling_.size());
   for (std::size_t i = 0; i < count; ++i) {
-    const Kept& kept = kept_[filling_[next_filling_++ % filling_.size()]];
-    if (!kept.tag.empty() && kept.loan.fills) lending_.Settle(QueryOf(kept), kUse, now);
+    const Kept* const kept = Find(filling_[next_filling_++ % filling_.size()]);
+    if (kept != nullptr && kept->loan.fills) lending_.Settle(QueryOf(*kept), kUse, now);
   }
   return count;
 }
 
 // False: the page has nothing to say of the tag any more.
 bool WorkerEntries::LookAt(std::uint32_t place, Instant now) {
-  Kept& kept = kept_[place];
+  Kept& kept = At(place);
   const std::uint32_t times = TakeCount(place, now);
   if (times > 0) kept.used_at = now;
   kept.uses = std::min(kept.uses / 2, ~times) + times;

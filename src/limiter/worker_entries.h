@@ -2,14 +2,17 @@
 //
 // What an entry says is the limiter's (Lending::Deal), and is looked at again and again. It says at most a second ahead,
 // so that what nobody looks at ends by itself: when the daemon is killed or stopped, when it has more entries than time.
-// An entry that the worker does not use is not prolonged. So a worker that has nothing decided costs nothing.
+// An entry that the worker does not use is not prolonged. So a worker that has nothing decided costs nothing. An entry takes
+// memory here while it has a tag, but for its tickets, which go on.
 //
 // The counts are the worker's to write, and thus claims. Tokens that it says it has spent are at most those that it was
 // lent; refusals count for at most kPlausible a second.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -62,7 +65,7 @@ class WorkerEntries {
 
  private:
   struct Kept {
-    std::string tag;    // empty: there is no entry
+    std::string tag;
     Loan loan;
     std::uint32_t refused = 0;       // of the counts, as they were taken last
     std::uint32_t decided = 0;
@@ -72,8 +75,20 @@ class WorkerEntries {
     Instant used_at{};
   };
 
+  struct Entry {
+    std::unique_ptr<Kept> kept;             // null: it has no tag
+    std::uint32_t settled = 0, more = 0;    // how far its loans have come, whichever tags they were of
+  };
+  using Set = std::array<Entry, DTHROTTLE_PAGE_WAYS>;
+
+  // REQUIRES: a tag of its set was noted.
+  Entry& EntryAt(std::uint32_t place) const {
+    return (*sets_[place / DTHROTTLE_PAGE_WAYS])[place % DTHROTTLE_PAGE_WAYS];
+  }
+  Kept* Find(std::uint32_t place) const { return EntryAt(place).kept.get(); }    // null: it has no tag
+  Kept& At(std::uint32_t place) const { return *EntryAt(place).kept; }           // REQUIRES: it has a tag
   Query QueryOf(const Kept& kept) const { return {{kept.tag, false}}; }
-  std::uint32_t PlaceFor(std::uint64_t hash, std::string_view tag) const;
+  std::uint32_t PlaceFor(std::uint64_t hash) const;
   void Begin(std::uint32_t place, std::string_view tag, std::uint64_t name, Instant now);
   void Ask(std::uint32_t place, Instant now);
   std::uint32_t TakeCount(std::uint32_t place, Instant now);
@@ -88,9 +103,9 @@ class WorkerEntries {
   const dthrottle_page_count* const counts_;
   const std::uint32_t entries_;
   Lending lending_;
-  std::vector<Kept> kept_;               // of each entry, from the first note on
-  std::vector<std::uint32_t> live_;      // places of entries
-  std::size_t next_look_ = 0;             // of them, in this round
+  std::vector<std::unique_ptr<Set>> sets_;    // from the first note on; null: no tag of it was noted
+  std::vector<std::uint32_t> live_;           // places of entries
+  std::size_t next_look_ = 0;                 // of them, in this round
   std::vector<std::uint32_t> filling_;    // those whose bucket is about to be full, since the last look
   std::size_t next_filling_ = 0;          // to be settled first
   Allowance plausible_{kPlausible, kPlausible};

@@ -382,6 +382,23 @@ class Pages(SystemTest):
             if not SANITIZED:
                 self.assertLess(of_daemon(daemon, "RssAnon", "RssShmem") - kib, workers * 128)
 
+    def test_the_memory_of_a_large_page_is_that_of_the_tags_in_it(self):
+        def anonymous_kib(daemon):
+            status = (pathlib.Path("/proc") / str(daemon.pid) / "status").read_text()
+            return int(re.search(r"^RssAnon:\s+(\d+)", status, re.M)[1])
+
+        workers = 20
+        with Daemon(rule(burst=100), page={"entries": 65536}) as daemon, contextlib.ExitStack() as stack:
+            pages = [stack.enter_context(PageWorker(daemon)) for _ in range(workers)]
+            wait_until(lambda: daemon.stats()["page_connections"] == workers, "all have a page")
+            kib = anonymous_kib(daemon)
+            for page in pages:
+                page.note(b"C")
+            wait_until(lambda: daemon.stats()["page_entries"] > 0, "it is in a page")
+            time.sleep(0.3)
+            if not SANITIZED:
+                self.assertLess(anonymous_kib(daemon) - kib, workers * 1024)
+
     def test_a_worker_that_claims_to_have_spent_all_takes_no_more_than_it_was_lent(self):
         with Daemon(rule(burst=1000, rate=0.0001), page=PAGES) as daemon, PageWorker(daemon) as worker:
             self.assertEqual(daemon.ask(["C"]), ["OK"])

@@ -324,6 +324,21 @@ TEST_CASE("a tag that is asked for again is served without asking, and all is co
   CHECK(host.lending().served() > 4800);
 }
 
+TEST_CASE("a ticket that was taken when the entry had ended counts for the first token that the entry lends next") {
+  LendingHost host(kSlow);
+  Worker worker(host, DTHROTTLE_PAGE_WAYS);
+  const auto spend_two = [&] {
+    for (int i = 0; i < 2; ++i) CHECK(worker.Asks("C", At(1s)));
+    for (int i = 0; i < 2; ++i) CHECK(worker.Decide("C", At(1s)) == DTHROTTLE_PAGE_SERVE);
+    worker.entries.Recall(At(1s));
+    CHECK(worker.entries.live() == 0);
+  };
+  spend_two();
+  worker.counts()[0].taken++;
+  spend_two();
+  CHECK(host.limiter->tally().GrandTotals().served == 4 + 5);
+}
+
 TEST_CASE("what is lent is charged at once, and what is not spent comes back when the worker goes") {
   LendingHost host("[[rule]]\nburst=100\nrate=\"1/h\"");
   {
