@@ -55,6 +55,27 @@ std::vector<std::string> FilesReadAgain(const std::string& settings, std::span<c
   return files;
 }
 
+bool Has(const std::vector<HandedSection>& sections, std::string_view key) {
+  return std::ranges::any_of(sections, [&](const HandedSection& section) { return section.key == key; });
+}
+
+// What the next start begins anew with if it does not get these sections.
+std::string BeginsAnewWith(const std::vector<HandedSection>& sections) {
+  constexpr std::pair<std::string_view, std::string_view> kWith[] = {
+      {Counting::kSection, "quotas"},
+      {"peers", "its peers"},
+      {"sites", "other sites"},
+      {"leases", "leases"},
+      {Penalizing::kSection, "penalties"},
+      {Shedding::kSection, "the load that was reported"},
+  };
+  std::string text;
+  for (const auto& [key, with] : kWith) {
+    if (Has(sections, key)) text.append(text.empty() ? "; the next start begins anew with " : ", ").append(with);
+  }
+  return text;
+}
+
 }    // namespace
 
 // ---- Start ----
@@ -380,7 +401,9 @@ void Daemon::KeepSections(Instant written, const std::string& table) {
   for (const Part* const part : running_->list) part->Keep(kept.sections);
   if (table.empty() || kept.sections.empty()) return;
   const auto done = WriteKeptState(KeptStatePath(table), kept);
-  if (!done) log_.Warning("{}; the next start begins anew with its peers", done.error().message);
+  if (done) return;
+  const LogLevel level = Has(kept.sections, Counting::kSection) ? LogLevel::kError : LogLevel::kWarning;
+  log_.Say(level, done.error().message + BeginsAnewWith(kept.sections));
 }
 
 void Daemon::Close() {

@@ -136,6 +136,21 @@ class Quotas(SystemTest):
             b.restart()
             self.assertEqual(used(b), 30)
 
+    def test_an_orderly_stop_that_cannot_leave_the_counts_says_so(self):
+        """A folder stands where their file would."""
+        in_memory = Fleet(rule(name="api", match="api:*", burst=1000, quota=QUOTA), period="1s")
+        for fleet, lost in ((in_memory, "error: {}: .*; the next start begins anew with quotas, its peers\n"),
+                            (counting(period="1s"), "warning: {}: .*; the next start begins anew with its peers\n")):
+            with self.subTest(lost), fleet as (a, b):
+                wait_all_hear([a, b])
+                self.assertEqual(a.served("api:x", 10), 10)
+                state = a.directory / "table.state"
+                state.mkdir()
+                a.stop()
+                self.assertRegex(a.log, lost.format(state))
+                state.rmdir()
+                a.start()
+
     def test_another_file_or_none_takes_over_what_was_counted(self):
         limit = rule(name="api", match="api:*", burst=1000, quota=QUOTA)
         for begin_next in (upgrade, Daemon.restart):
