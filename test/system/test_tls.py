@@ -148,6 +148,16 @@ class Tls(SystemTest):
                 self.assertEqual(ask(another, "b"), ["lease", "5"])
             self.assertEqual(daemon.count("restarts"), 1)
 
+    def test_the_command_of_the_manual_gets_its_answer_and_ends(self):
+        page = (ROOT / "protocol/lease.md").read_text()
+        command = re.search(r"\n    \$ (.*\n +openssl s_client.*)\n", page)[1]
+        with TlsDaemon(self.ours, client_ca_file="root.pem") as daemon:
+            for written, meant in (("10.0.0.1:7318", f"127.0.0.1:{daemon.tls_port}"), ("ca.pem", "root.pem")):
+                self.assertIn(written, command)
+                command = command.replace(written, meant)
+            done = run("timeout", str(PATIENCE / 4), "sh", "-c", f"cd {self.ours.folder}; {command}")
+            self.assertEqual((done.returncode, done.stdout.split()[:1]), (0, ["here"]), done.stderr)
+
     def test_who_says_nothing_is_closed_and_waits_alone(self):
         with TlsDaemon(self.ours) as daemon:
             with socket.create_connection(("127.0.0.1", daemon.tls_port), PATIENCE) as silent:
