@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -21,7 +22,8 @@ struct Ceilings {
 
   std::map<const FrontEnd*, Room> rooms;    // of those that have one of their own
   std::uint32_t peers = 0;
-  bool cut = false;    // some are lower than the settings allow, for want of descriptors
+  // Sockets that have fewer places than the settings allow, for want of descriptors: "resp has 700 of 3000".
+  std::vector<std::string> cut;
 
   const Room& Of(const FrontEnd& front) const { return rooms.at(Owner(front)); }
 

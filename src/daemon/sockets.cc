@@ -186,11 +186,10 @@ void Sockets::DividePlaces() {
     descriptors_at_start_ = open - std::min<std::uint64_t>(handed_.connections.size(), open);
   }
   ceilings_ = DivideDescriptors(front_ends_, settings_, limit, descriptors_at_start_);
-  if (ceilings_.cut) {
+  if (!ceilings_.cut.empty()) {
     log_.Warning(
-        "the limit of open files, {}, is too low for all connections that the settings allow: {} for queries "
-        "are left of query.max_connections = {}; raise LimitNOFILE",
-        limit, ceilings_.Of(FrontOf(kQueries)).all, settings_.query.max_connections);
+        "the limit of open files, {}, is too low for all connections that the settings allow: {}; raise LimitNOFILE",
+        limit, fmt::join(ceilings_.cut, ", "));
   }
   for (const Place& l : listening_) l.listener->places().set_bounds(BoundsOf(l));
   BoundLibraryAccepts({ceilings_.peers, PlacesPerSource(ceilings_.peers, settings_.process.source_share)});

@@ -68,6 +68,11 @@ class Connections(SystemTest):
             again, _ = self.open_and_ask(daemon, stack, 10)
             self.assertEqual(len(again), 10, "there is room for ten")
 
+    def test_the_log_names_each_socket_that_a_low_limit_of_open_files_leaves_too_few_places(self):
+        with Daemon(rule(burst=1000), open_files=300, query={"max_connections": 20},
+                    resp={"tcp": "127.0.0.1:0", "max_connections": 3000}) as daemon:
+            self.assertRegex(daemon.log, r"settings allow: resp has \d+ of 3000, admin has \d+ of 64; raise LimitNOFILE")
+
     def test_one_user_gets_a_part_of_the_connections_and_no_more(self):
         with Daemon(rule(burst=1000), query={"max_connections": 40}, process={"source_share": 0.5}) as daemon, \
                 contextlib.ExitStack() as stack:
