@@ -2,10 +2,14 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -30,9 +34,11 @@ constexpr std::string_view kWaiting = "waiting";    // the state of a connection
 
 constexpr Duration kLivedLong = std::chrono::seconds(10);    // then a death has nothing to do with the start
 constexpr Duration kDelayMin = std::chrono::seconds(1), kDelayMax = std::chrono::seconds(30);
+constexpr int kHangUpsAtOnce = 64;
 constexpr Duration kFullPipe = std::chrono::milliseconds(10);
 constexpr Duration kCheckMax = std::chrono::seconds(10);
 constexpr Duration kFarewell = std::chrono::seconds(2);
+constexpr unsigned kUnreadMs = 30'000;    // how long a client may leave answers unread
 
 struct KeptGateway {
   static constexpr std::uint32_t kVersion = 2;
@@ -100,12 +106,6 @@ bool IsReplaced(int pid) {
 
 }    // namespace
 
-struct Gateway::Connection {
-  uv_poll_t poll;
-  int fd;
-  Gateway* gateway;
-};
-
 Result<void> CheckGateway(const GatewayProgram& program, const std::vector<std::string>& tls) {
   const std::string path = PathOf(program);
   if (::access(path.c_str(), X_OK) != 0) {
@@ -128,9 +128,16 @@ Result<void> CheckGateway(const GatewayProgram& program, const std::vector<std::
 }
 
 Gateway::Gateway(uv_loop_t* loop, Log& log, Options options, std::vector<Lines> lines)
-    : loop_(loop), log_(log), options_(std::move(options)), lines_(std::move(lines)), pipe_poll_(nullptr, ClosePoll) {
-  DT_CHECK(uv_timer_init(loop, &timer_) == 0);
-  timer_.data = this;
+    : loop_(loop),
+      log_(log),
+      options_(std::move(options)),
+      lines_(std::move(lines)),
+      pipe_poll_(nullptr, ClosePoll),
+      hang_ups_(::epoll_create1(EPOLL_CLOEXEC)) {
+  DT_CHECK(uv_timer_init(loop, &timer_) == 0 && uv_poll_init(loop, &hang_ups_poll_, hang_ups_) == 0);
+  timer_.data = hang_ups_poll_.data = this;
+  const auto on_hang_ups = [](uv_poll_t* h, int, int) { static_cast<Gateway*>(h->data)->OnHangUps(); };
+  DT_CHECK(uv_poll_start(&hang_ups_poll_, UV_READABLE, on_hang_ups) == 0);
 }
 
 Gateway::~Gateway() {
@@ -201,8 +208,8 @@ void Gateway::StartProgram() {
 void Gateway::OnExit(const ChildOutcome& outcome) {
   program_.reset();
   ClosePipe();
-  for (Connection* const c : std::set(connections_)) {
-    if (std::find(waiting_.begin(), waiting_.end(), c) == waiting_.end()) End(c);
+  for (const int fd : std::set(connections_)) {
+    if (std::find(waiting_.begin(), waiting_.end(), fd) == waiting_.end()) End(fd);
   }
   if (leaving_) {
     uv_timer_stop(&timer_);
@@ -255,7 +262,7 @@ void Gateway::ClosePipe() {
 void Gateway::Drain(std::function<void()> done) {
   leaving_ = true;
   on_drained_ = std::move(done);
-  for (Connection* const c : std::exchange(waiting_, {})) End(c);
+  for (const int fd : std::exchange(waiting_, {})) End(fd);
   if (program_ == nullptr) return OnExit({});
   ClosePipe();    // the program is told so
   StartTimer(kFarewell);
@@ -270,8 +277,10 @@ void Gateway::Close() {
   program_.reset();
   former_.reset();
   ClosePipe();
-  for (Connection* const c : std::set(connections_)) End(c);
+  for (const int fd : std::set(connections_)) End(fd);
   uv_close(reinterpret_cast<uv_handle_t*>(&timer_), nullptr);
+  uv_close(reinterpret_cast<uv_handle_t*>(&hang_ups_poll_), nullptr);
+  ::close(hang_ups_);
   for (const Lines& lines : lines_) lines.server.Close();
 }
 
@@ -279,9 +288,9 @@ void Gateway::Close() {
 
 void Gateway::Take(int fd) {
   ++accepted_;
-  Connection* const c = Watch(fd);
-  if (c == nullptr) return;
-  waiting_.push_back(c);
+  ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUnreadMs, sizeof kUnreadMs);    // the kernel keeps the bound
+  if (!Watch(fd)) return;
+  waiting_.push_back(fd);
   PassAll();
 }
 
@@ -291,49 +300,48 @@ void Gateway::TakeUp(const HandedConnection& handed) {
   for (const Lines& lines : lines_) {
     if (handed.front == lines.front) return lines.server.TakeUp(handed);
   }
-  Connection* const c = Watch(handed.fd);
-  if (c == nullptr || !waits) return;
-  waiting_.push_back(c);
+  if (!Watch(handed.fd) || !waits) return;
+  waiting_.push_back(handed.fd);
   PassAll();
 }
 
-// Either side's end of a connection is a hang-up here, as the other program shuts down what it closes.
-Gateway::Connection* Gateway::Watch(int fd) {
-  auto* const c = new Connection{{}, fd, this};
-  if (uv_poll_init(loop_, &c->poll, fd) != 0) {
+// Asks for no event. epoll tells of a hang-up nevertheless: both directions have ended, as the other program shuts down
+// what it closes. The end of the client's half alone (EPOLLRDHUP) is none.
+bool Gateway::Watch(int fd) {
+  epoll_event watched{};
+  watched.data.fd = fd;
+  if (::epoll_ctl(hang_ups_, EPOLL_CTL_ADD, fd, &watched) != 0) {
     ::close(fd);
-    delete c;
-    return nullptr;
+    return false;
   }
-  c->poll.data = c;
-  connections_.insert(c);
-  const auto on_end = [](uv_poll_t* h, int, int) {
-    auto* const ended = static_cast<Connection*>(h->data);
-    ended->gateway->End(ended);
-  };
-  if (uv_poll_start(&c->poll, UV_DISCONNECT, on_end) == 0) return c;
-  End(c);
-  return nullptr;
+  connections_.insert(fd);
+  return true;
 }
 
-void Gateway::End(Connection* c) {
-  connections_.erase(c);
-  std::erase(waiting_, c);
-  uv_poll_stop(&c->poll);
-  ::close(c->fd);
-  uv_close(reinterpret_cast<uv_handle_t*>(&c->poll), [](uv_handle_t* h) { delete static_cast<Connection*>(h->data); });
+void Gateway::OnHangUps() {
+  std::array<epoll_event, kHangUpsAtOnce> ended;
+  const int n = ::epoll_wait(hang_ups_, ended.data(), kHangUpsAtOnce, 0);
+  for (int i = 0; i < n; ++i) End(ended[static_cast<std::size_t>(i)].data.fd);
+}
+
+// The other program may have the socket open still, so closing it here would not end the watch.
+void Gateway::End(int fd) {
+  connections_.erase(fd);
+  std::erase(waiting_, fd);
+  ::epoll_ctl(hang_ups_, EPOLL_CTL_DEL, fd, nullptr);
+  ::close(fd);
 }
 
 void Gateway::PassAll() {
   while (pipe_ >= 0 && !waiting_.empty()) {
-    const int error = SendDescriptor(pipe_, waiting_.front()->fd);
+    const int error = SendDescriptor(pipe_, waiting_.front());
     if (error == EAGAIN) return StartTimer(kFullPipe);
     if (error == EPIPE || error == ECONNRESET) return;    // it leaves; the next one gets them
-    Connection* const c = waiting_.front();
+    const int fd = waiting_.front();
     waiting_.pop_front();
     if (error == 0) continue;
     log_.Warning("{}: a connection cannot be passed to {}: {}", options_.front, options_.program.name, std::strerror(error));
-    End(c);
+    End(fd);
   }
 }
 
@@ -347,11 +355,11 @@ void Gateway::Hold(Handover& handover) {
     const KeptGateway kept{.pid = program_->pid(), .tls = options_.tls};
     handover.sections.push_back({std::string(options_.front), pipe_, WriteState(KeptGateway::kVersion, kept)});
   }
-  for (Connection* const c : connections_) {
+  for (const int fd : connections_) {
     HandedConnection& handed = handover.connections.emplace_back();
-    handed.fd = c->fd;
+    handed.fd = fd;
     handed.front = options_.front;
-    if (std::find(waiting_.begin(), waiting_.end(), c) != waiting_.end()) handed.state = kWaiting;
+    if (std::find(waiting_.begin(), waiting_.end(), fd) != waiting_.end()) handed.state = kWaiting;
   }
 }
 

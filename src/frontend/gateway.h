@@ -6,8 +6,9 @@
 // such a protocol is in this program, and the other one lives on when this one is upgraded: all sockets and the
 // descriptors of the connections are handed over, its clients notice nothing.
 //
-// A descriptor of each connection stays here until it ends, which tells how many there are. When the program dies its
-// connections end, and another one is started.
+// A descriptor of each connection stays here until both directions have ended, which tells how many there are: a client
+// that has closed its half is served on by the program, and counts. Answers that a client leaves unread for 30 s end its
+// connection. When the program dies its connections end, and another one is started.
 #pragma once
 
 #include <uv.h>
@@ -88,8 +89,6 @@ class Gateway {
   void Close();
 
  private:
-  struct Connection;
-
   bool GoOn(const HandedSection& handed);
   void StartProgram();
   void OnExit(const ChildOutcome& outcome);
@@ -100,8 +99,9 @@ class Gateway {
   void DrainLines(std::size_t first);
   void OnTimer();
   void StartTimer(Duration after);
-  Connection* Watch(int fd);
-  void End(Connection* connection);
+  bool Watch(int fd);
+  void OnHangUps();
+  void End(int fd);
 
   uv_loop_t* loop_;
   Log& log_;
@@ -114,8 +114,10 @@ class Gateway {
   uv_timer_t timer_;
   Instant started_{};
   Duration delay_{};                    // before the next start
-  std::set<Connection*> connections_;
-  std::deque<Connection*> waiting_;    // of these, not passed on yet
+  const int hang_ups_;                  // tells which connections have ended, by epoll
+  uv_poll_t hang_ups_poll_;
+  std::set<int> connections_;
+  std::deque<int> waiting_;    // of these, not passed on yet
   std::uint64_t accepted_ = 0, restarts_ = 0;
   bool goes_on_ = false;    // the program that the one before this has left, with its connections
   bool leaving_ = false;

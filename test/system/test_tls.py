@@ -8,6 +8,7 @@ import signal
 import socket
 import ssl
 import sys
+import time
 
 from authority import Authority
 from common import SystemTest
@@ -35,8 +36,9 @@ class TlsSession(LeaseSession):
 class TlsDaemon(LeaseDaemon):
     """`ours` is the authority that signed its certificate, `keys` more of [tls]."""
 
-    def __init__(self, ours, **keys):
-        super().__init__(resource(learning_mode_duration="0s"), lease={"tls": "127.0.0.1:0"}, tls=ours.settings("host", **keys))
+    def __init__(self, ours, lease=None, **keys):
+        super().__init__(resource(learning_mode_duration="0s"), lease={"tls": "127.0.0.1:0", **(lease or {})},
+                         tls=ours.settings("host", **keys))
 
     @property
     def tls_port(self):
@@ -157,6 +159,30 @@ class Tls(SystemTest):
                 command = command.replace(written, meant)
             done = run("timeout", str(PATIENCE / 4), "sh", "-c", f"cd {self.ours.folder}; {command}")
             self.assertEqual((done.returncode, done.stdout.split()[:1]), (0, ["here"]), done.stderr)
+
+    def test_a_half_closed_connection_counts_until_it_ends(self):
+        with TlsDaemon(self.ours, lease={"max_connections": 2}) as daemon:
+            os.kill(daemon.program, signal.SIGSTOP)    # it notices no end
+            for _ in range(2):
+                half = self.enterContext(socket.create_connection(("127.0.0.1", daemon.tls_port), PATIENCE))
+                half.shutdown(socket.SHUT_WR)
+            time.sleep(0.3)
+            self.assertEqual(daemon.count("connections"), 2)
+            with socket.create_connection(("127.0.0.1", daemon.tls_port), PATIENCE) as another:
+                self.assertEqual(another.recv(1), b"")
+            os.kill(daemon.program, signal.SIGCONT)
+            wait_until(lambda: daemon.count("connections") == 0, "the program has closed them")
+
+    def test_answers_that_are_not_read_hold_a_connection_for_half_a_minute(self):
+        with TlsDaemon(self.ours) as daemon, TlsSession(daemon.tls_port, self.ours.context()) as session:
+            session.sock.settimeout(1)
+            with contextlib.suppress(TimeoutError):
+                while True:
+                    session.sock.sendall(b"get a calls 5 0 0 0 0\n" * 700)
+            begin = time.monotonic()
+            self.assertEqual(daemon.count("connections"), 1)
+            wait_until(lambda: daemon.count("connections") == 0, "it is closed")
+            self.assertGreater(time.monotonic() - begin, 20)
 
     def test_who_says_nothing_is_closed_and_waits_alone(self):
         with TlsDaemon(self.ours) as daemon:
