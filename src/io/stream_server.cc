@@ -126,7 +126,7 @@ void StreamServer::Hold(std::string_view front, std::vector<HandedConnection>& h
 void StreamServer::Release() {
   for (std::size_t i = connections_.size(); i-- > 0;) {    // End moves the last one here
     Connection& c = *connections_[i];
-    if (!c.outgoing_.waits() && !c.paused_ && !c.at_end_ && !c.waits_) StartReading(c);
+    if (!c.outgoing_.waits() && !c.paused_ && !c.at_end_ && MayRead(c)) StartReading(c);
   }
 }
 
@@ -145,6 +145,11 @@ void StreamServer::StartReading(Connection& c) {
     connection.server_->OnRead(connection, n, buffer->base);
   };
   if (uv_read_start(&c.uv_.stream, on_alloc, on_read) != 0) End(c);
+}
+
+// Whether it waits for nothing, or keeps what comes and has room for one more read.
+bool StreamServer::MayRead(const Connection& c) const {
+  return !c.waits_ || (c.keeps_ && c.rest().size() + arena_.sizes().read_bytes <= arena_.sizes().rest_bytes_max);
 }
 
 // ---- The turn ----
@@ -171,8 +176,11 @@ StreamServer::Then StreamServer::Hear(Connection& c, std::string_view bytes) {
   const Then then = OnBytes(c, bytes);
   arena_.Keep(bytes.size());
   if (then == Then::kRead || then == Then::kAnswer) return then;
+  c.keeps_ = then == Then::kKeep;
+  c.waits_ = c.keeps_ || then == Then::kWait;
+  if (c.keeps_ && MayRead(c)) return then;
   uv_read_stop(&c.uv_.stream);
-  if (c.waits_ = then == Then::kWait; c.waits_) return then;
+  if (c.waits_) return then;
   c.paused_ = then == Then::kAgain;
   stopped_.push_back(&c);
   return then;
@@ -187,6 +195,7 @@ void StreamServer::ReadAgain(Connection& c) {
 
 void StreamServer::GoOn(Connection& c) {
   if (!std::exchange(c.waits_, false)) return;
+  uv_read_stop(&c.uv_.stream);
   c.paused_ = true;
   ReadAgain(c);
 }
@@ -201,7 +210,8 @@ void StreamServer::OnTurnEnd() {
       const std::size_t size = c->rest().size();
       const char* const end = arena_.Put(c->rest());
       const Then then = Hear(*c, {end - size, size});
-      if (then == Then::kRead || then == Then::kAnswer) StartReading(*c);
+      const bool reads = then == Then::kRead || then == Then::kAnswer || (then == Then::kKeep && MayRead(*c));
+      if (reads) StartReading(*c);
     }
   } else {
     uv_idle_stop(&turn_again_);
@@ -235,7 +245,7 @@ void StreamServer::OnWritten(Connection& c, int status) {
   if (status != 0) return End(c);
   if (c.at_end_) return Finish(c);
   heard_ = true;    // it will be, if it has asked more meanwhile
-  if (c.waits_) return;
+  if (!MayRead(c)) return;
   c.paused_ ? ReadAgain(c) : StartReading(c);
 }
 

@@ -107,6 +107,7 @@ class StreamServer {
     IdleTicks::Mark alive_at_ = 0;
     bool paused_ = false;    // its rest is read again before anything new
     bool waits_ = false;     // for GoOn
+    bool keeps_ = false;     // what comes meanwhile
     bool at_end_ = false;    // nothing more is read
     bool closing_ = false;
   };
@@ -117,6 +118,7 @@ class StreamServer {
     kAnswer,    // on, and the turn's batch is large enough to be answered at once
     kAgain,     // the rest may have something whole: read it once more when all answers so far are sent
     kWait,      // read no more before GoOn
+    kKeep,      // the same, but go on reading while there is room for the rest, and hear of the end
     kEnd,       // read no more, and close it when all answers are sent
   };
 
@@ -145,12 +147,13 @@ class StreamServer {
   // Ends each connection that `ends`.
   void EndIf(const std::function<bool(Connection&)>& ends);
 
-  // Reads a connection on that was left with kWait, its rest first. Nothing happens on one that has ended.
+  // Reads a connection on that was left with kWait or kKeep, its rest first. Nothing happens on one that has ended.
   void GoOn(Connection& connection);
 
  private:
   void Open(Connection& connection, int fd);
   void StartReading(Connection& connection);
+  bool MayRead(const Connection& connection) const;
   void OnRead(Connection& connection, ssize_t n, const char* data);
   Then Hear(Connection& connection, std::string_view bytes);
   void ReadAgain(Connection& connection);

@@ -184,6 +184,33 @@ class Decisions(SystemTest):
                     self.assertEqual(daemon.get(f"/auth?tag=b{len(end)}")[0], 204)
                 wait_until(lambda: daemon.admin_json("show a")["level"] > -0.5, "it has been given back")
 
+    def test_a_hang_up_is_noticed_whatever_stands_behind_the_request_that_waits(self):
+        another = b"GET /check?tag=b HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        with HttpDaemon(rule(burst=1, rate=0.02, delay="1m")) as daemon:
+            self.assertEqual(daemon.get("/auth?tag=a")[0], 204)
+            for behind in (b"\r\n", another, 100 * another):
+                with daemon.connect_http() as session:
+                    session.sendall(b"GET /auth?tag=a&wait=60000 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                    wait_until(lambda: daemon.admin_json("show a")["level"] < -0.5, "it waits")
+                    for _ in range(2):
+                        session.sendall(behind)
+                        time.sleep(0.05)
+                    self.assertLess(daemon.admin_json("show a")["level"], -0.5)
+                wait_until(lambda: daemon.admin_json("show a")["level"] > -0.5, "it has been given back", 15)
+
+    def test_what_was_asked_behind_an_answer_that_waits_is_answered_after_it(self):
+        with HttpDaemon(rule(burst=1, rate=2, delay="1m"), rule(name="z", match="z", mode="off")) as daemon:
+            self.assertEqual(daemon.get("/auth?tag=a")[0], 204)
+            with daemon.connect_http() as session:
+                session.sendall(b"GET /auth?tag=a&wait=60000 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                time.sleep(0.05)
+                for _ in range(20):    # more than is kept while the first one waits
+                    session.sendall(100 * b"GET /auth?tag=z HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                heard = b""
+                while heard.count(b"204 No") < 2001:
+                    self.assertTrue(received := session.recv(1 << 16))
+                    heard += received
+
     def test_answers_that_wait_go_out_before_the_daemon_leaves_and_over_an_upgrade(self):
         with HttpDaemon(rule(burst=1, rate=0.02, delay="1m")) as daemon:
             self.assertEqual(daemon.get("/auth?tag=a")[0], 204)

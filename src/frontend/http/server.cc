@@ -91,7 +91,7 @@ StreamServer::Then HttpServer::OnBytes(Connection& connection, std::string_view 
   auto& c = static_cast<HttpConnection&>(connection);
   c.unread_ = c.ends ? std::string_view() : bytes;
   if (c.ends) return Then::kRead;    // only to see its end
-  if (!c.held.empty()) return Then::kWait;
+  if (!c.held.empty()) return Then::kKeep;
   HttpRequest request;
   request.through_tcp = c.is_tcp();
   const std::size_t before = asked_.size();
