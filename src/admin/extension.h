@@ -45,6 +45,8 @@ class Extension {
     unsigned status;
     Json body;    // a text says what is wrong
   };
+  // The parameters that a post may have, each once; a post with another one is refused unseen.
+  virtual std::span<const std::string_view> parameters() const { return {}; }
   virtual Answer Post(const Posted&) { return {404, "nothing is posted here"}; }
 
  protected:

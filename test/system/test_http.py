@@ -293,7 +293,8 @@ class Decisions(SystemTest):
                            "/check?tag=C&cost=4294967296", "/check?tag=C&cost=", "/check?tag=C&cost=1.5",
                            "/check?tag=C&cost=99999999999999999999", "/check?tag=%", "/check?tag=%4", "/check?tag=%zz",
                            "/check?tag=C%4g", "/check?tag=C&price=1", "/auth", "/auth?tag=C&cost=x", "/top?n=0",
-                           "/top?n=257", "/top?n=1%0Aforgive%20C"):
+                           "/top?n=257", "/top?n=1%0Aforgive%20C", "/top?m=1", "/why?tag=C&x=1", "/why?tag=C&tag=D",
+                           "/stats?n=1"):
                 with self.subTest(target):
                     status, headers, body = daemon.get(target)
                     self.assertEqual((status, headers["Content-Type"]), (400, "application/problem+json"))

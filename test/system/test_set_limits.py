@@ -504,6 +504,8 @@ class Post(ParallelTest):
             self.assertEqual(self.post(a, "/limit?tag=C&burst=4&rate=1", token="another token of 24 ch")[0], 401)
             self.assertEqual(self.post(a, "/limit?tag=C&rate=1")[0], 400)
             self.assertEqual(self.post(a, "/limit?tag=C&rule=D&burst=1&rate=1")[0], 400)
+            for words in ("fro=1h", "for=", "tag=D", "cost=9", "mode=off", "clear=true", "clear=1"):
+                self.assertEqual(self.post(a, f"/limit?tag=C&burst=1&rate=1&{words}")[0], 400, words)
             self.assertEqual(self.post(a, "/limit?tag=C&clear=1", **{"Sec-Fetch-Site": "cross-site"})[0], 400)
             self.assertEqual(self.post(a, "/limit?tag=C&clear=1", Host="evil.example")[0], 421)
             self.assertEqual(burst(a, "C"), 4)

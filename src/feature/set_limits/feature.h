@@ -41,6 +41,7 @@ class SetLimitsFeature final : public Feature {
   std::string Audited(std::string_view argument) const override;
   void Run(std::string_view argument, std::function<void(Json)> reply, Instant now) override;
   void Why(std::string_view tag, LimitIndex limit, const std::function<void(std::string)>& say) const override;
+  std::span<const std::string_view> parameters() const override;
   Answer Post(const Posted& posted) override;
 
   void Reload(std::vector<std::string>& problems) override;

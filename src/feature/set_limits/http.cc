@@ -1,9 +1,24 @@
 // POST /limit.
+#include <fmt/format.h>
 #include <sodium.h>
+
+#include <algorithm>
+#include <iterator>
 
 #include "feature/set_limits/feature.h"
 
 namespace dthrottle {
+
+namespace {
+
+constexpr std::string_view kParameters[] = {"tag", "rule", "burst", "rate", "for", "clear"};
+constexpr std::string_view kNumbers[] = {"burst", "rate", "for"};
+
+}    // namespace
+
+std::span<const std::string_view> SetLimitsFeature::parameters() const {
+  return kParameters;
+}
 
 Extension::Answer SetLimitsFeature::Post(const Posted& posted) {
   constexpr std::string_view kBearer = "Bearer ";
@@ -20,7 +35,14 @@ Extension::Answer SetLimitsFeature::Post(const Posted& posted) {
     const std::string* const text = posted.parameter(name);
     return text != nullptr ? std::string_view(*text) : std::string_view();
   };
+  for (const std::string_view name : kNumbers) {
+    if (posted.parameter(name) != nullptr && given(name).empty()) return {400, fmt::format("{} is empty", name)};
+  }
   const bool clears = given("clear") == "1";
+  if (posted.parameter("clear") != nullptr && !clears) return {400, "clear must be 1"};
+  if (clears && std::any_of(std::begin(kNumbers), std::end(kNumbers), posted.parameter)) {
+    return {400, "clear=1 goes without burst, rate and for"};
+  }
   if (!clears && (given("burst").empty() || given("rate").empty())) {
     return {400, "the parameters burst and rate have to be given, or clear=1"};
   }

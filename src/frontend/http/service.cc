@@ -1,6 +1,7 @@
 #include "frontend/http/service.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -99,6 +100,7 @@ HttpReply HttpProblem(unsigned status, std::string_view detail) {
 
 struct HttpService::Route {
   std::string_view path;
+  std::span<const std::string_view> parameters;    // all that it may have
   View view = nullptr;                      // null: it decides
   Form form = HttpService::Form::kCheck;    // then
   enum class Posted : std::uint8_t { kNo, kForgives, kReports } posted = Posted::kNo;
@@ -107,14 +109,29 @@ struct HttpService::Route {
   bool decides() const { return view == nullptr || posted == Posted::kReports; }
 };
 
+namespace {
+
+constexpr std::string_view kOfDecision[] = {"tag", "cost", "peek", "wait"}, kOfTop[] = {"n"}, kOfTag[] = {"tag"},
+                           kOfReport[] = {"value", "tag"};
+
+}    // namespace
+
 const HttpService::Route HttpService::kRoutes[] = {
-    {"/check", nullptr, Form::kCheck},   {"/auth", nullptr, Form::kAuth},    {"/", &HttpService::Page},
-    {"/metrics", &HttpService::Metrics}, {"/healthz", &HttpService::Health}, {"/top", &HttpService::Top},
-    {"/peers", &HttpService::Peers},     {"/rules", &HttpService::Rules},    {"/stats", &HttpService::Stats},
-    {"/live", &HttpService::Live},       {"/history", &HttpService::PastPoints},
-    {"/refusals", &HttpService::Refusals}, {"/why", &HttpService::Why},
-    {"/forgive", &HttpService::Forgive, Form::kCheck, Route::Posted::kForgives},
-    {"/indicate", &HttpService::Indicate, Form::kCheck, Route::Posted::kReports},
+    {"/check", kOfDecision, nullptr, Form::kCheck},
+    {"/auth", kOfDecision, nullptr, Form::kAuth},
+    {"/", {}, &HttpService::Page},
+    {"/metrics", {}, &HttpService::Metrics},
+    {"/healthz", {}, &HttpService::Health},
+    {"/top", kOfTop, &HttpService::Top},
+    {"/peers", {}, &HttpService::Peers},
+    {"/rules", {}, &HttpService::Rules},
+    {"/stats", {}, &HttpService::Stats},
+    {"/live", {}, &HttpService::Live},
+    {"/history", {}, &HttpService::PastPoints},
+    {"/refusals", {}, &HttpService::Refusals},
+    {"/why", kOfTag, &HttpService::Why},
+    {"/forgive", kOfTag, &HttpService::Forgive, Form::kCheck, Route::Posted::kForgives},
+    {"/indicate", kOfReport, &HttpService::Indicate, Form::kCheck, Route::Posted::kReports},
 };
 
 namespace {
@@ -133,6 +150,20 @@ bool IsFromElsewhere(const HttpRequest& request, std::string_view host) {
 }
 
 constexpr std::string_view kFromElsewhere = "a browser may not ask on behalf of another site";
+
+// Whether a target has only parameters of these names, and each of kRepeatable once unless it `repeats`.
+Result<void> CheckParameters(const HttpTarget& target, std::span<const std::string_view> names, bool repeats) {
+  for (const auto& [name, value] : target.parameters) {
+    if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+    const std::string shown = EscapeTag(name.substr(0, 64));
+    if (names.empty()) return Fail(fmt::format("{} is not known, and there are no parameters here", shown));
+    return Fail(fmt::format("{} is not known; the parameters are {}", shown, fmt::join(names, ", ")));
+  }
+  for (const std::string_view name : kRepeatable) {
+    if (!repeats && target.All(name).size() > 1) return Fail(fmt::format("{} is given twice", name));
+  }
+  return {};
+}
 
 }    // namespace
 
@@ -177,6 +208,9 @@ HttpService::Asked HttpService::Posted(const HttpRequest& request, HttpTarget ta
   if (request.through_tcp && IsFromElsewhere(request, host)) {
     ++misdirected_;
     return Refused(400, kFromElsewhere);
+  }
+  if (const auto good = CheckParameters(target, extension.parameters(), false); !good) {
+    return Refused(400, good.error().message);
   }
   Asked asked;
   asked.extension = &extension;
@@ -226,15 +260,17 @@ HttpService::Asked HttpService::Understand(const HttpRequest& request) {
       return refuse(400, kFromElsewhere);
     }
   }
+  const bool decides = route->view == nullptr;
+  const Result<void> good = CheckParameters(*target, route->parameters, decides);
+  if (!good) return refuse(400, good.error().message);
   Asked asked;
-  if (route->view == nullptr) {
+  if (decides) {
     Result<Question> question = UnderstandQuestion(request, *target);
     if (!question) return refuse(400, question.error().message);
     asked.form = route->form;
     asked.question = std::move(*question);
     return asked;
   }
-  if (target->All("tag").size() > 1 || target->All("cost").size() > 1) return refuse(400, "a parameter is given twice");
   asked.view = route->view;
   asked.target = std::move(*target);
   return asked;
@@ -243,11 +279,6 @@ HttpService::Asked HttpService::Understand(const HttpRequest& request) {
 // Tags and costs go together in order; one cost is that of each tag.
 Result<HttpService::Question> HttpService::UnderstandQuestion(const HttpRequest& request,
                                                               const HttpTarget& target) const {
-  for (const auto& [name, value] : target.parameters) {
-    if (name != "tag" && name != "cost" && name != "peek" && name != "wait") {
-      return Fail("the parameters are tag, cost, peek and wait");
-    }
-  }
   Question question;
   const auto wait_ms = WholeNumber(target, "wait", 0, 0, kWaitMsMax);
   if (!wait_ms) return Fail(wait_ms.error().message);
