@@ -28,12 +28,12 @@ def daemon_for_haproxy(*limits):
 
 
 @contextlib.contextmanager
-def haproxy(daemon, args=None, patient=True):
+def haproxy(daemon, args=None, patient=True, head=""):
     port = re.search(r"answering HAProxy on tcp:\S*:(\d+)", daemon.log)[1]
     server = Haproxy()
     engine = (EXAMPLES / "haproxy-spoe/dthrottle.conf").read_text()
     if args:
-        engine = adapted(engine, ("ip=src host=req.hdr(host),lower", args))
+        engine = adapted(engine, ("ip=src host=req.hdr(host),lower,bytes(0,255)", args))
     if patient:
         engine = adapted(engine, ("timeout processing 20ms", "timeout processing 20s"),
                          ("timeout hello 100ms", "timeout hello 20s"))
@@ -44,7 +44,7 @@ def haproxy(daemon, args=None, patient=True):
                        ("timeout connect 20ms", "timeout connect 20s"),
                        ("  server local 127.0.0.1:8080",
                         "  http-request return status 200 content-type text/plain string served"))
-    server.write_settings(settings)
+    server.write_settings(head + settings)
     with server:
         yield server
 
@@ -70,6 +70,13 @@ class HaproxyBySpoe(SystemTest):
             with haproxy(daemon, "ip=src cost=int(9)") as server:
                 never = server.get("/")
                 self.assertEqual((never.status, never.fields.get("retry-after")), (429, None))
+
+    def test_a_field_longer_than_a_frame_of_16_kib_does_not_make_the_limit_void(self):
+        wide = "global\n  tune.bufsize 32768\n"
+        for args in (None, "ip=src host=req.hdr(host),lower"):    # a bound, and a frame as long as HAProxy's buffer
+            with daemon_for_haproxy(*LIMITS) as daemon, haproxy(daemon, args, head=wide) as server:
+                statuses = [server.get("/", host="h" * 16_500).status for _ in range(7)]
+                self.assertEqual(statuses, [200] * 5 + [429] * 2)
 
     def test_connections_are_used_again(self):
         with daemon_for_haproxy(*LIMITS) as daemon, haproxy(daemon, "free=src") as server:

@@ -67,6 +67,18 @@ struct Greeted : SpopHost {
   }
 };
 
+TEST_CASE("spop: frames are as long as HAProxy offers, 64 KiB with their length at most") {
+  const auto agreed = [](std::string_view offered, std::string_view bytes) {
+    SpopHost host(kRules);
+    const std::string size = Text("max-frame-size") + "\x03" + std::string(bytes);
+    return host.Send(HelloOf(offered)) ==
+           Frame(101, "\0\0"s + Text("version") + String("2.0") + size + Text("capabilities") + String("pipelining"));
+  };
+  CHECK(agreed("\xfc\xf0\x0e", "\xfc\xf0\x0e"));    // 32,764
+  CHECK(agreed("\xfc\xf0\x1e", "\xfc\xf0\x1e"));    // 65,532
+  CHECK(agreed("\xfc\xf0\x3e", "\xfc\xf0\x1e"));    // 131,068
+}
+
 TEST_CASE("spop: a connection begins with HELLO, and a health check ends with it") {
   Greeted host;
   CHECK(host.Send(Frame(2, "\0\0"s + Text("status-code") + "\x03\0"s + Text("message") + String("bye"))) ==
@@ -96,7 +108,7 @@ TEST_CASE("spop: a HELLO that does not fit, and what comes before it, end the co
            {Frame(1, "\0\0"s + version + "\x20"), Goodbye(4, "invalid frame received")},
            {Notify(Message(1, Text("tag") + String("a"))), Goodbye(4, "invalid frame received")},
            {"\0\0\0\7\x03\0\0\0\0\5\1"s, Goodbye(10, "fragmentation not supported")},
-           {"\0\0\x40\0\x03"s, Goodbye(3, "frame is too big")},
+           {"\0\0\xff\xfd\x03"s, Goodbye(3, "frame is too big")},
            {"GET / HTTP/1.1\r\n"s, Goodbye(3, "frame is too big")},
        }) {
     SpopHost host(kRules);

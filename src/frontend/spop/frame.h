@@ -78,8 +78,9 @@ class SpopCursor {
 class SpopReader {
  public:
   static constexpr std::size_t kLengthBytes = 4;
-  static constexpr std::size_t kFrameBytesMin = 256;                         // HAProxy agrees to no smaller ones
-  static constexpr std::size_t kFrameBytesMax = 16 * 1024 - kLengthBytes;    // as HAProxy's, without its length
+  static constexpr std::size_t kFrameBytesMin = 256;    // HAProxy agrees to no smaller ones
+  // Without its length. HAProxy offers 4 bytes less than its tune.bufsize, which has a request's header fields too.
+  static constexpr std::size_t kFrameBytesMax = 64 * 1024 - kLengthBytes;
 
   // Calls sink.OnFrame(SpopFrame) -> bool for each whole frame of `bytes`, which are those of rest() and what was read
   // behind them, until it returns false. False: the next frame is too long, or no frame; nothing more may be read.
