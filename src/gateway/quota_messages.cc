@@ -58,20 +58,53 @@ void QuotaBuckets::Put(const Assignment& assignment, Instant now, Action& action
   bucket.mutable_fill_interval()->set_seconds(kFillSeconds);
 }
 
+QuotaBuckets::~QuotaBuckets() {
+  if (all_ != nullptr) *all_ -= bytes_;
+}
+
+// Returns end() where a bound leaves no room.
+QuotaBuckets::Buckets::iterator QuotaBuckets::Add(std::string resource, const BucketId& id, Instant now) {
+  if (buckets_.size() == kBucketsMax || id.ByteSizeLong() > kIdBytesMax) return buckets_.end();
+  const std::size_t bytes = sizeof(Buckets::value_type) + resource.size() + id.SpaceUsedLong();
+  if (bytes_ + bytes > kBytesMax) return buckets_.end();
+  if (all_ != nullptr && all_->fetch_add(bytes) + bytes > kBytesOfAllMax) {
+    *all_ -= bytes;
+    return buckets_.end();
+  }
+  bytes_ += bytes;
+  return buckets_.emplace(std::move(resource), Bucket{.id = id, .bytes = bytes, .since = now, .used = now}).first;
+}
+
+void QuotaBuckets::Remove(Buckets::iterator at) {
+  bytes_ -= at->second.bytes;
+  if (all_ != nullptr) *all_ -= at->second.bytes;
+  buckets_.erase(at);
+}
+
 bool QuotaBuckets::Take(const RateLimitQuotaUsageReports& reports, Instant now) {
   if (!reports.domain().empty()) domain_ = reports.domain();
   if (domain_.empty()) return false;
   now_ = now;
   for (const auto& usage : reports.bucket_quota_usages()) TakeOne(usage, now);
+  TakeIdle(now);
   return true;
+}
+
+// Buckets that no report names any more are to be abandoned too.
+void QuotaBuckets::TakeIdle(Instant now) {
+  if (now - looked_for_idle_ < kAbandonAfter) return;
+  looked_for_idle_ = now;
+  for (auto at = buckets_.begin(); at != buckets_.end(); ++at) {
+    if (IsIdle(at->second) && !std::exchange(at->second.pending, true)) pending_.push_back(at);
+  }
 }
 
 void QuotaBuckets::TakeOne(const RateLimitQuotaUsageReports::BucketQuotaUsage& usage, Instant now) {
   std::string resource = ResourceOf(domain_, usage.bucket_id());
   auto found = buckets_.find(resource);
   const bool is_new = found == buckets_.end();
-  if (is_new && buckets_.size() == kBucketsMax) return;
-  if (is_new) found = buckets_.emplace(std::move(resource), Bucket{.id = usage.bucket_id(), .since = now, .used = now}).first;
+  if (is_new) found = Add(std::move(resource), usage.bucket_id(), now);
+  if (found == buckets_.end()) return;
   Bucket& bucket = found->second;
   const std::uint64_t requests = usage.num_requests_allowed() + usage.num_requests_denied();
   bucket.requests += requests;
@@ -85,8 +118,10 @@ void QuotaBuckets::TakeOne(const RateLimitQuotaUsageReports::BucketQuotaUsage& u
 
 CallLines QuotaBuckets::Ask() {
   CallLines lines;
-  while (!pending_.empty() && lines.count < kLinesMax) {
+  std::size_t bytes = 0;
+  while (!pending_.empty() && lines.count < kLinesMax && bytes < kAnswerBytesMax) {
     const auto at = pending_.front();
+    bytes += at->second.bytes;
     pending_.pop_front();
     at->second.pending = false;
     asked_.push_back(at);
@@ -118,7 +153,7 @@ void QuotaBuckets::Answered(const LineAnswers* answers, RateLimitQuotaResponse& 
     }
     *action.mutable_bucket_id() = bucket.id;
     *response.add_bucket_action() = std::move(action);
-    if (abandoned && !bucket.pending) buckets_.erase(at);
+    if (abandoned && !bucket.pending) Remove(at);
   }
 }
 

@@ -1,7 +1,9 @@
 // One stream for each Envoy: a report comes, its buckets' lines go to the daemon, and assignments go back.
 #include <fmt/format.h>
 
+#include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -59,8 +61,8 @@ std::string NameOf(const grpc::CallbackServerContext& context) {
 class Stream final : public grpc::ServerBidiReactor<RateLimitQuotaUsageReports, RateLimitQuotaResponse>,
                      public std::enable_shared_from_this<Stream> {
  public:
-  Stream(Channel& channel, Names& names, std::string name)
-      : channel_(channel), names_(names), name_(std::move(name)), buckets_(name_) {}
+  Stream(Channel& channel, Names& names, std::string name, std::atomic<std::size_t>& bytes)
+      : channel_(channel), names_(names), name_(std::move(name)), buckets_(name_, &bytes) {}
 
   void Start() {
     self_ = shared_from_this();
@@ -69,14 +71,14 @@ class Stream final : public grpc::ServerBidiReactor<RateLimitQuotaUsageReports, 
 
   void OnReadDone(bool ok) override {
     if (!ok) return Finish(grpc::Status());
-    if (!buckets_.Take(reports_, Now())) {
-      return Finish({grpc::StatusCode::INVALID_ARGUMENT, "domain must not be empty"});
-    }
+    const bool taken = buckets_.Take(reports_, Now());
+    reports_ = {};    // clearing it would keep its memory
+    if (!taken) return Finish({grpc::StatusCode::INVALID_ARGUMENT, "domain must not be empty"});
     GoOn();
   }
 
   void OnWriteDone(bool ok) override {
-    response_.Clear();
+    response_ = {};
     if (!ok) return Finish(grpc::Status());
     GoOn();
   }
@@ -122,7 +124,7 @@ class QuotaService final : public RateLimitQuotaService::CallbackService {
 
   grpc::ServerBidiReactor<RateLimitQuotaUsageReports, RateLimitQuotaResponse>* StreamRateLimitQuotas(
       grpc::CallbackServerContext* context) override {
-    const auto stream = std::make_shared<Stream>(channel_, names_, names_.Take(NameOf(*context)));
+    const auto stream = std::make_shared<Stream>(channel_, names_, names_.Take(NameOf(*context)), bytes_);
     stream->Start();
     return stream.get();
   }
@@ -130,6 +132,7 @@ class QuotaService final : public RateLimitQuotaService::CallbackService {
  private:
   Channel& channel_;
   Names names_;
+  std::atomic<std::size_t> bytes_ = 0;    // of memory, for the buckets of all streams
 };
 
 }    // namespace

@@ -3,7 +3,9 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -207,6 +209,57 @@ TEST_CASE("quotas: a bucket without requests keeps its part for a minute and is 
   master.now += 15s;
   QuotaBuckets other("b");
   CHECK(PerMinute(master.Answer(other, Report({{"rule", "web"}}, 1))) == 6000);
+}
+
+TEST_CASE("quotas: a bucket that is reported no more is abandoned as others are") {
+  Master master;
+  QuotaBuckets buckets("a");
+  master.Answer(buckets, Report({{"rule", "silent"}}, 1));
+  int abandoned = 0;
+  for (int i = 0; i < 24; ++i) {
+    master.now += kReportEvery;
+    const auto response = master.Answer(buckets, Report({{"rule", "web"}}, 1));
+    for (const Action& action : response.bucket_action()) {
+      if (!action.has_abandon_action()) continue;
+      CHECK(action.bucket_id().bucket().at("rule") == "silent");
+      ++abandoned;
+    }
+  }
+  CHECK(abandoned == 1);
+  CHECK(buckets.size() == 1);
+}
+
+// Buckets of ids of 8,000 bytes, each another one.
+std::size_t Fill(QuotaBuckets& buckets, std::size_t reports) {
+  for (std::size_t i = 0; i < reports; ++i) {
+    RateLimitQuotaUsageReports some;
+    for (int k = 0; k < 500; ++k) {
+      const std::string value = std::to_string(i) + "-" + std::to_string(k) + std::string(7980, 'x');
+      *some.add_bucket_quota_usages() = Report({{"k", value}}, 1).bucket_quota_usages(0);
+    }
+    some.set_domain("edge");
+    CHECK(buckets.Take(some, Instant(1000h)));
+  }
+  return buckets.size();
+}
+
+TEST_CASE("quotas: ids take no more memory than 32 MiB of one Envoy and 128 MiB of all") {
+  QuotaBuckets single("a");
+  CHECK(single.Take(Report({{"k", std::string(8200, 'x')}}, 1), Instant(1000h)));
+  CHECK(single.size() == 0);
+  const std::size_t most = Fill(single, 10);
+  CHECK(most > 3500);
+  CHECK(most < 4200);
+  std::atomic<std::size_t> all = 0;
+  {
+    std::deque<QuotaBuckets> four;
+    for (int i = 0; i < 4; ++i) CHECK(Fill(four.emplace_back("b", &all), 10) > 3500);
+    CHECK(all > std::size_t{127} << 20);
+    CHECK(all <= std::size_t{128} << 20);
+    QuotaBuckets fifth("c", &all);
+    CHECK(Fill(fifth, 1) < 100);
+  }
+  CHECK(all == 0);
 }
 
 TEST_CASE("quotas: a bucket of which nothing is left is denied") {
