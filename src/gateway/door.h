@@ -1,7 +1,7 @@
 // How a client's connection becomes one of gRPC's: as it is, or by TLS (section [tls] of the settings).
 //
-// The daemon accepts connections. With TLS they go through an acceptor of gRPC's, which looks every few seconds whether
-// the files are new.
+// The daemon accepts connections. With TLS they go through an acceptor of gRPC's. New files are in force for the next
+// handshake; those that do not fit change nothing.
 #pragma once
 
 #include <grpcpp/server.h>
@@ -23,7 +23,7 @@ class Door {
   // Once, before the server is built.
   void Open(grpc::ServerBuilder& builder);
 
-  // Gives the server a connected socket, which is gRPC's from then on.
+  // Gives the server, which this object must outlive, a connected socket, which is gRPC's from then on.
   void Take(grpc::Server& server, int fd);
 
  private:

@@ -125,6 +125,12 @@ void Accept(grpc::Server& server, Door& door, int signals) {
 }
 
 int Main(const Kind& kind, int idle_ms, std::optional<TlsFiles> tls) {
+  if (tls.has_value()) {
+    if (const auto good = MakeTlsContext(*tls); !good) {
+      std::fprintf(stderr, "dthrottle-grpc: %s\n", good.error().message.c_str());
+      return EX_CONFIG;
+    }
+  }
   std::signal(SIGPIPE, SIG_IGN);
   sigset_t orders;
   sigemptyset(&orders);

@@ -9,12 +9,10 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sysexits.h>
 #include <unistd.h>
 #include <uv.h>
 
-#include <array>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -28,6 +26,7 @@
 #include "io/descriptor.h"
 #include "tls/context.h"
 #include "tls/relay.h"
+#include "tls/watch.h"
 
 namespace dthrottle {
 
@@ -36,7 +35,6 @@ namespace {
 constexpr std::string_view kProtocol = "1";    // of what is said on the socket
 constexpr int kPipe = 3;
 
-constexpr std::uint64_t kLookMs = 2'000;          // between two looks at the files, at least
 constexpr std::uint64_t kHandshakeMsMax = 10'000;    // then the connection is closed
 constexpr std::uint64_t kTickMs = 1'000;
 constexpr std::uint64_t kFarewellMs = 1'000;      // for answers on their way
@@ -44,16 +42,12 @@ constexpr std::uint64_t kFarewellMs = 1'000;      // for answers on their way
 // The context of the files as they are.
 class Certificates {
  public:
-  Certificates(TlsFiles files, TlsContext context) : files_(std::move(files)), context_(std::move(context)), seen_(Look()) {}
+  Certificates(TlsFiles files, TlsContext context) : watch_(std::move(files)), context_(std::move(context)) {}
 
   // `now_ms` never goes back. Files that do not fit are passed over, and said so once.
   SSL_CTX* At(std::uint64_t now_ms) {
-    if (now_ms < look_at_) return context_.get();
-    look_at_ = now_ms + kLookMs;
-    const Seen seen = Look();
-    if (seen == seen_) return context_.get();
-    seen_ = seen;
-    auto context = MakeTlsContext(files_);
+    if (!watch_.Changed(now_ms)) return context_.get();
+    auto context = MakeTlsContext(watch_.files());
     if (context) {
       context_ = std::move(*context);
     } else {
@@ -63,31 +57,8 @@ class Certificates {
   }
 
  private:
-  // What tells a file from the one before: where it is, how long, and when it was written.
-  struct Stamp {
-    ino_t inode = 0;
-    off_t bytes = 0;
-    std::int64_t seconds = 0, nanoseconds = 0;
-
-    bool operator==(const Stamp&) const = default;
-  };
-  using Seen = std::array<Stamp, 3>;
-
-  Seen Look() const {
-    Seen seen;
-    const std::string* const files[] = {&files_.certificate, &files_.key, &files_.client_ca};
-    for (std::size_t i = 0; i < seen.size(); ++i) {
-      struct stat found;
-      if (::stat(files[i]->c_str(), &found) != 0) continue;
-      seen[i] = {found.st_ino, found.st_size, found.st_mtim.tv_sec, found.st_mtim.tv_nsec};
-    }
-    return seen;
-  }
-
-  const TlsFiles files_;
+  TlsFilesWatch watch_;
   TlsContext context_;
-  Seen seen_;
-  std::uint64_t look_at_ = 0;
 };
 
 class Program {

@@ -3,9 +3,11 @@
 import contextlib
 import os
 import re
+import shutil
 import signal
 import socket
 import threading
+import time
 import unittest
 
 from authority import Authority
@@ -271,6 +273,29 @@ class Lives(SystemTest):
                 for tls in (None, ours.client()):
                     with LimitClient(daemon.envoy_port, tls) as stranger, self.assertRaises(grpc.RpcError):
                         stranger.ask({"remote_address": "a"})
+
+    def test_files_of_tls_that_do_not_fit_keep_the_ones_before_in_force_and_are_said(self):
+        with Authority() as ours, Authority() as later:
+            ours.sign("host"), ours.sign("envoy"), later.sign("host"), later.sign("envoy")
+            files = ("host.pem", "host.key", "root.pem")
+            with EnvoyDaemon(ADDRESSES, tls=ours.settings("host", client_ca_file="root.pem")) as daemon:
+                def lets_in(credentials):
+                    with LimitClient(daemon.envoy_port, credentials) as client, contextlib.suppress(grpc.RpcError):
+                        return client.ask({"remote_address": "a"}).overall_code > 0
+                    return False
+                before, after = ours.client("envoy"), later.client("envoy")
+                self.assertTrue(lets_in(before))
+                for i, name in enumerate(("root.pem", "host.pem")):
+                    kept = (ours.folder / name).read_bytes()
+                    (ours.folder / name).write_text("garbage")
+                    said = lambda: daemon.log.count("the certificate stays what it was") == i + 1
+                    wait_until(lambda: lets_in(before) and said(), f"{name} is passed over")
+                    (ours.folder / name).write_bytes(kept)
+                    wait_until(lambda: not time.sleep(2.1) and lets_in(before), "it is as it was")
+                for name in files:
+                    shutil.copy(later.folder / name, ours.folder / name)
+                wait_until(lambda: lets_in(after), "the new files are in force")
+                self.assertFalse(lets_in(before))
 
 
 class Settings(ParallelTest):

@@ -14,8 +14,9 @@ Section TlsSection() {
       "tls",
       "Certificates for *lease.tls*, *lease.grpc* and *envoy.tcp*. With *certificate_file* and *key_file* every "
       "connection to them is encrypted by TLS 1.2 or later, and with *client_ca_file* a client needs a certificate too. "
-      "The files are PEM. New files are in force for new connections within some seconds. The certificate and its key have to be replaced at once, such as by a link to "
-      "another directory, since no client gets in while they do not fit.",
+      "The files are PEM. New files are in force for new connections within some seconds, once they can be used "
+      "together. Until then, such as while the key of a new certificate is missing, the ones before stay in force, and "
+      "the log says so.",
       {
           Text<S>("certificate_file", "\"\"", "an absolute path, or \"\" for none", MEMBER(S, tls.certificate_file),
                   "The certificate of this host, followed by those of the authorities between it and the root that "
