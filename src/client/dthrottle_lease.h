@@ -37,7 +37,7 @@ enum dthrottle_lease_mode {
 
 /* Zero stands for the default, so begin with `dthrottle_leases_options options = {0}`. */
 typedef struct dthrottle_leases_options {
-  const char* client;  /* who asks, 1 to 255 bytes without blanks, unique; HOST:PID:NUMBER */
+  const char* client;  /* who asks, 1 to 255 bytes without blanks, unique; HOST:PID:NUMBER:DIGITS, these random */
   unsigned timeout_ms; /* for one server to answer; 1000 */
   unsigned retry_ms;   /* pause after all of them have failed, give or take a quarter; 1000 */
   unsigned reserved[6];

@@ -12,6 +12,7 @@
 #include "dthrottle_lease.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -20,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -398,13 +400,18 @@ static bool is_name(const char* text) {
   return bytes > 0 && bytes <= NAME_BYTES_MAX;
 }
 
-/* HOST:PID:NUMBER, as the document has it. */
+/* HOST:PID:NUMBER, as the document has it, and random digits: containers may have the name of their host in common, and
+ * each of them a process 1. */
 static void name_client(dthrottle_leases* leases) {
   static unsigned handles;
   char host[128] = "";
   if (gethostname(host, sizeof host - 1) != 0 || !is_name(host)) snprintf(host, sizeof host, "localhost");
-  snprintf(leases->client, sizeof leases->client, "%s:%ld:%u", host, (long)getpid(),
-           __atomic_add_fetch(&handles, 1, __ATOMIC_RELAXED));
+  uint32_t digits;
+  if (getrandom(&digits, sizeof digits, GRND_NONBLOCK) != (ssize_t)sizeof digits) {
+    digits = (uint32_t)((uint64_t)boot_now() ^ (uint64_t)(uintptr_t)leases >> 4);
+  }
+  snprintf(leases->client, sizeof leases->client, "%s:%ld:%u:%08" PRIx32, host, (long)getpid(),
+           __atomic_add_fetch(&handles, 1, __ATOMIC_RELAXED), digits);
 }
 
 static bool parse_addresses(dthrottle_leases* leases, const char* addresses) {

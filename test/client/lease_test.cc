@@ -17,6 +17,8 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <regex>
+#include <set>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -278,6 +280,24 @@ TEST_CASE("a lease counts from when it was asked for") {
   REQUIRE(Eventually([&] { return rate.Status().token == 5; }));
   CHECK(rate.Status().leased == 0);
   CHECK(!rate.Try());
+}
+
+TEST_CASE("clients that are given no name have different ones, also where host, process and number are the same") {
+  const Place place;
+  Server server(place, Always("lease 10 60.000 30.000 1 5"));
+  std::set<std::string> digits;
+  for (int i = 0; i < 3; ++i) {
+    dthrottle::Leases leases(place.address());
+    dthrottle::RateResource rate(leases, "r", Wanting(10));
+    const std::size_t before = server.heard().size();
+    REQUIRE(Eventually([&] { return server.heard().size() > before; }));
+    const std::string line = server.heard()[before];
+    CAPTURE(line);
+    std::smatch name;
+    REQUIRE(std::regex_search(line, name, std::regex("^get [^ ]+:[0-9]+:[0-9]+:([0-9a-f]{8}) r ")));
+    digits.insert(name[1]);
+  }
+  CHECK(digits.size() == 3);
 }
 
 TEST_CASE("a client goes where the master is, and finds the next one") {

@@ -4,6 +4,7 @@ all coroutines, and leases."""
 import asyncio
 import concurrent.futures
 import contextlib
+import itertools
 import math
 import os
 import signal
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 import unittest
+from unittest import mock
 
 from common import SystemTest
 from daemon import BUILD, ROOT, SANITIZED, Daemon, rule, wait_until
@@ -345,6 +347,16 @@ class Leases(SystemTest):
                 self.assertGreater(took, 0.8, "50 a second, 5 of them at once")
                 self.assertEqual((calls.capacity, calls.lease.capacity, calls.trouble), (50, 50, ""))
             self.assertEqual(daemon.leases("calls")["clients"], [])
+
+    def test_a_client_without_a_name_is_no_other_one_of_the_same_host_process_and_number(self):
+        with LeaseDaemon(ready(capacity=50)) as daemon:
+            with mock.patch("os.getpid", return_value=1), mock.patch("dthrottle.leases._numbers", itertools.repeat(1)), \
+                    dthrottle.Leases(daemon.lease_address) as one, dthrottle.Leases(daemon.lease_address) as two:
+                for leases in (one, two):
+                    leases.rate("calls", wants=50)
+                wait_until(lambda: len(daemon.leases("calls")["clients"]) == 2, "each has its own lease")
+                for client in daemon.leases("calls")["clients"]:
+                    self.assertRegex(client["client"], r":1:1:[0-9a-f]{8}$")
 
     def test_places_are_no_more_than_leased(self):
         with LeaseDaemon(ready("places", capacity=3)) as daemon, dthrottle.Leases(daemon.lease_address) as leases:

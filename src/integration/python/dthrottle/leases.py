@@ -169,7 +169,8 @@ class GaugeResource(_Resource):
 
 
 class Leases:
-    """`addresses` of lease servers have commas between them. `client` is unique; HOST:PID:NUMBER unless it is given.
+    """`addresses` of lease servers have commas between them. `client` is unique; HOST:PID:NUMBER and random digits unless
+    it is given: containers may have the first two in common.
     `timeout` is for one server to answer, `retry` the pause after all of them have failed, give or take a quarter; both
     in seconds. An address "tls:ADDRESS:PORT" takes an ssl.SSLContext as `tls`, which says whom to believe and who we are."""
 
@@ -177,7 +178,8 @@ class Leases:
         self._tls = tls
         self._servers = [_endpoint.parse(address, tls) for address in addresses.split(",")]
         host = re.sub(r"[\x00-\x20\x7f]", "", socket.gethostname()) or "localhost"
-        self._client = _name(client if client is not None else f"{host}:{os.getpid()}:{next(_numbers)}")
+        unique = f"{host}:{os.getpid()}:{next(_numbers)}:{os.urandom(4).hex()}"
+        self._client = _name(client if client is not None else unique)
         self._timeout, self._retry = timeout, retry
         self._lock = threading.RLock()    # guards what follows, and the resources
         self._work = threading.Condition(self._lock)
