@@ -28,7 +28,7 @@ bool IsValid(const std::optional<Claim>& claim, std::span<const Band> wants, dou
 
 struct LeaseServer::Resource {
   std::string name;
-  const ResourceTemplate* how;
+  const ResourceTemplate* how;    // null: there is none, and the resource is put aside
   Store store;
   std::optional<Lease> held{};    // where capacity does not come from the template
   double share = 0;               // of it, to divide
@@ -62,16 +62,20 @@ LeaseServer::~LeaseServer() = default;
 
 // ---- Mastership ----
 
-void LeaseServer::BecomeMaster(const Mastership& mastership) {
+void LeaseServer::Forget() {
   resources_.clear();
-  holders_ = 0;
+  aside_.clear();
+  holders_ = holders_aside_ = 0;
+}
+
+void LeaseServer::BecomeMaster(const Mastership& mastership) {
+  Forget();
   mastership_ = mastership;
   granting_ = true;
 }
 
 void LeaseServer::Resign(std::string address) {
-  resources_.clear();
-  holders_ = 0;
+  Forget();
   granting_ = false;
   master_ = std::move(address);
 }
@@ -153,10 +157,34 @@ LeaseServer::Resource* LeaseServer::Find(std::string_view name, BootInstant now,
   const ResourceTemplate* how = templates_.Find(name);
   why = how == nullptr ? Grant::Outcome::kNoTemplate : Grant::Outcome::kFull;
   if (how == nullptr || resources_.size() >= options_.resources_max) return nullptr;
-  auto made = std::make_unique<Resource>(
-      Resource{.name = std::string(name), .how = how, .store = Store(options_.seed), .ask = now});
-  made->store.KeepBands(how->algorithm == Algorithm::kPriorityBand);
-  return resources_.emplace(name, std::move(made)).first->second.get();
+  std::unique_ptr<Resource> resource;
+  if (const auto left = aside_.find(name); left != aside_.end()) {
+    resource = std::move(left->second);
+    aside_.erase(left);
+    holders_aside_ -= resource->store.size();
+    holders_ += resource->store.size();
+  } else {
+    resource = std::make_unique<Resource>(
+        Resource{.name = std::string(name), .how = nullptr, .store = Store(options_.seed), .ask = now});
+  }
+  resource->how = how;
+  resource->store.KeepBands(how->algorithm == Algorithm::kPriorityBand);
+  return resources_.emplace(resource->name, std::move(resource)).first->second.get();
+}
+
+std::size_t& LeaseServer::HoldersWith(const Resource& resource) {
+  return resource.how == nullptr ? holders_aside_ : holders_;
+}
+
+// Resources without a template have as many holders together as those with one, at most. One that is beyond this is
+// forgotten.
+void LeaseServer::PutAside(std::unique_ptr<Resource> resource) {
+  const std::size_t holders = resource->store.size();
+  holders_ -= holders;
+  resource->how = nullptr;
+  if (holders == 0 || holders > options_.clients_max - holders_aside_) return;
+  holders_aside_ += holders;
+  aside_.insert_or_assign(resource->name, std::move(resource));
 }
 
 LeaseServer::Held LeaseServer::HeldBy(const Resource& resource, BootInstant now) const {
@@ -352,10 +380,12 @@ bool LeaseServer::ReleaseCapacity(HolderKind kind, std::string_view holder, std:
     return false;
   }
   for (const std::string_view name : resources) {
-    const auto found = resources_.find(name);
-    if (found == resources_.end() || !found->second->store.Erase(kind, holder)) continue;
-    ++counts_.released;
-    --holders_;
+    for (const ResourceMap* const map : {&resources_, &aside_}) {
+      const auto found = map->find(name);
+      if (found == map->end() || !found->second->store.Erase(kind, holder)) continue;
+      ++counts_.released;
+      --HoldersWith(*found->second);
+    }
   }
   return true;
 }
@@ -434,7 +464,7 @@ void LeaseServer::SetTemplates(Templates templates, BootInstant now) {
     Resource& resource = *it->second;
     resource.how = templates_.Find(resource.name);
     if (resource.how == nullptr) {
-      holders_ -= resource.store.size();
+      PutAside(std::move(it->second));
       it = resources_.erase(it);
       continue;
     }
@@ -443,6 +473,10 @@ void LeaseServer::SetTemplates(Templates templates, BootInstant now) {
     const Held held = HeldBy(resource, now);
     counts_.shortfalls += !held.expiry.has_value() && held.any && held.capacity < resource.store.has();
     ++it;
+  }
+  for (auto it = aside_.begin(); it != aside_.end();) {
+    Grant::Outcome why{};
+    Find((it++)->first, now, why);    // takes it out where there is a template
   }
 }
 
@@ -453,7 +487,7 @@ bool LeaseServer::Expire(Resource& resource, BootInstant now, std::size_t least)
   const std::size_t left = kDropsMost - std::min(kDropsMost, dropped_then_);
   const std::size_t expired = resource.store.Expire(now, std::max(left, least));
   dropped_then_ += expired;
-  holders_ -= expired;
+  HoldersWith(resource) -= expired;
   counts_.expired += expired;
   return resource.store.HasExpired(now);
 }
@@ -468,6 +502,10 @@ bool LeaseServer::Expire(BootInstant now) {
     const bool holds = resource.held.has_value() && resource.held->expiry + kept > now && resource.held->capacity > 0;
     const bool idle = resource.store.size() == 0 && !holds;
     it = idle ? resources_.erase(it) : std::next(it);
+  }
+  for (auto it = aside_.begin(); it != aside_.end();) {
+    more |= Expire(*it->second, now);
+    it = it->second->store.size() == 0 ? aside_.erase(it) : std::next(it);
   }
   return more;
 }

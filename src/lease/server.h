@@ -152,8 +152,8 @@ class LeaseServer {
 
   // ---- Settings and inspection ----
 
-  // New settings; every holder gets to know of them at its next request. Resources without a template any more are
-  // forgotten.
+  // New settings; every holder gets to know of them at its next request. A resource without a template any more is
+  // refused; what is leased out of it counts again if it has a template before that has ended.
   void SetTemplates(Templates templates, BootInstant now);
   const Templates& templates() const { return templates_; }
 
@@ -171,6 +171,7 @@ class LeaseServer {
   struct Resource;
   struct Held;
   struct Asked;
+  using ResourceMap = std::map<std::string, std::unique_ptr<Resource>, std::less<>>;
 
   Resource* Find(std::string_view name, BootInstant now, Grant::Outcome& why);
   Held HeldBy(const Resource& resource, BootInstant now) const;
@@ -182,6 +183,9 @@ class LeaseServer {
   Grant Learned(const Resource& resource, Store::Slot slot, const Asked& asked, BootInstant now);
   Grant Kept(const Resource& resource, Store::Slot slot, BootInstant now);
   Grant Divided(const Resource& resource, Store::Slot slot, const Asked& asked, BootInstant now);
+  void Forget();
+  std::size_t& HoldersWith(const Resource& resource);
+  void PutAside(std::unique_ptr<Resource> resource);
   bool Expire(Resource& resource, BootInstant now, std::size_t least = 0);
 
   ServerOptions options_;
@@ -189,8 +193,9 @@ class LeaseServer {
   bool granting_ = false;
   Mastership mastership_;
   std::string master_;
-  std::map<std::string, std::unique_ptr<Resource>, std::less<>> resources_;
-  std::size_t holders_ = 0;
+  ResourceMap resources_;
+  ResourceMap aside_;    // without a template, until what is leased out of them has ended
+  std::size_t holders_ = 0, holders_aside_ = 0;
   BootInstant dropped_at_{};       // expired leases, last
   std::size_t dropped_then_ = 0;
   ServerCounts counts_;

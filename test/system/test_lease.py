@@ -105,6 +105,15 @@ class Lease(ParallelTest):
             daemon.hang_up()
             self.assertEqual(daemon.lease("get a calls 80 30"), "error no [[resource]] is for calls")
 
+    def test_a_resource_that_leaves_the_settings_and_comes_back_is_not_leased_out_twice(self):
+        with LeaseDaemon(READY) as daemon:
+            self.assertEqual(lease_of(daemon.lease("get a calls 100"))[0], 100)
+            for limits in ([rule()], [READY, rule()]):
+                daemon.write_settings(*limits)
+                daemon.hang_up()
+            self.assertEqual(leased(daemon), 100)
+            self.assertEqual(lease_of(daemon.lease("get b calls 100"))[0], 0)
+
     def goes_on(self, change):
         """Leases, mastership and what was learned stay."""
         with LeaseDaemon(resource("calls", learning_mode_duration="1s")) as daemon:

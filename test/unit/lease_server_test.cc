@@ -282,7 +282,66 @@ TEST_CASE("lease server: what cannot be is refused, counted, and changes nothing
   CHECK((server.counts().invalid == 6 && server.counts().full == 2));
   server.SetTemplates(Of({{.identifier_glob = "x"}}), At(100s));
   CHECK(outcome("a", "r", 1) == Grant::Outcome::kNoTemplate);
-  CHECK(outcome("d", "x", 1) == Grant::Outcome::kLeased);    // those of "r" are forgotten
+  CHECK(outcome("d", "x", 1) == Grant::Outcome::kLeased);    // those of "r" take no room of it
+}
+
+TEST_CASE("lease server: what is leased out of a resource counts until its end, also while no template is for it") {
+  Server server(kFair(100));
+  CHECK(server.Ask("a", 60, At(100s)).lease.capacity == 60);
+  CHECK(server.Ask("b", 30, At(100s)).lease.capacity == 30);
+  const ResourceRequest request{.resource = "r", .wants = 100};
+  const auto leave = [&](BootInstant now) { server.SetTemplates(Of({{.identifier_glob = "x"}}), now); };
+  leave(At(110s));
+  CHECK(server.GetCapacity("c", {&request, 1}, At(110s))->front().outcome == Grant::Outcome::kNoTemplate);
+  CHECK(server.Resources(At(110s)).empty());
+  SECTION("it comes back before") {
+    server.SetTemplates(Of({kFair(100)}), At(120s));
+    REQUIRE(server.Resources(At(120s)).size() == 1);
+    CHECK(server.Resources(At(120s)).front().holders == 2);
+    CHECK(server.Ask("c", 100, At(120s)).lease.capacity == 10);
+    CHECK(server.Ask("c", 100, At(160s)).lease.capacity == 100);
+  }
+  SECTION("some is given back meanwhile") {
+    const std::string_view resource = "r";
+    CHECK(server.ReleaseCapacity(HolderKind::kClient, "a", {&resource, 1}, At(115s)));
+    CHECK(server.counts().released == 1);
+    server.SetTemplates(Of({kFair(100)}), At(120s));
+    CHECK(server.has(At(120s)) == 30);
+  }
+  SECTION("it comes back after") {
+    CHECK_FALSE(server.Expire(At(160s)));
+    CHECK(server.counts().expired == 2);
+    server.SetTemplates(Of({kFair(100)}), At(161s));
+    CHECK(server.Ask("c", 100, At(161s)).lease.capacity == 100);
+  }
+  SECTION("a new master knows nothing of it") {
+    server.BecomeMaster({.epoch = 8, .since = At(111s)});
+    server.SetTemplates(Of({kFair(100)}), At(120s));
+    CHECK(server.has(At(120s)) == 0);
+  }
+}
+
+TEST_CASE("lease server: resources without a template take as many holders as those with one, and no room of theirs") {
+  ServerOptions options;
+  options.clients_max = 2;
+  options.resources_max = 1;
+  Server server(kFair(100), options);
+  const auto both = [&](std::string_view resource, BootInstant now) {
+    const ResourceRequest request{.resource = resource, .wants = 10};
+    for (const char* client : {"a", "b"}) CHECK(server.GetCapacity(client, {&request, 1}, now)->front().leased());
+  };
+  const auto only = [&](const char* glob, BootInstant now) {
+    server.SetTemplates(Of({{.identifier_glob = glob, .capacity = 100}}), now);
+  };
+  both("r", At(100s));
+  only("x", At(101s));
+  both("x", At(102s));
+  only("y", At(103s));    // there is no more room for what is out of "x"
+  only("[rx]", At(104s));
+  const auto back = server.Resources(At(104s));
+  REQUIRE(back.size() == 1);
+  CHECK((back[0].resource == "r" && back[0].holders == 2));
+  CHECK(server.Ask("c", 1, At(104s)).outcome == Grant::Outcome::kFull);
 }
 
 TEST_CASE("lease server: new settings reach a client at its next request") {
