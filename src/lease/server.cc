@@ -117,13 +117,15 @@ struct KeptServer {
 std::string LeaseServer::Keep() const {
   if (!granting_) return {};
   KeptServer kept{mastership_, {}};
-  for (const auto& [name, r] : resources_) {
-    KeptResource& resource =
-        kept.resources.emplace_back(KeptResource{name, r->held, r->share, r->safe, r->epoch, r->ask, {}});
-    r->store.InOrder([&](const Holder& holder, const Demand&) {
-      resource.holders.push_back(holder);
-      return true;
-    });
+  for (const ResourceMap* const map : {&resources_, &aside_}) {
+    for (const auto& [name, r] : *map) {
+      KeptResource& resource =
+          kept.resources.emplace_back(KeptResource{name, r->held, r->share, r->safe, r->epoch, r->ask, {}});
+      r->store.InOrder([&](const Holder& holder, const Demand&) {
+        resource.holders.push_back(holder);
+        return true;
+      });
+    }
   }
   return WriteState(kKeptVersion, kept);
 }
@@ -132,19 +134,24 @@ bool LeaseServer::Resume(std::string_view bytes) {
   KeptServer kept;
   if (!ReadState(bytes, kKeptVersion, kept)) return false;
   BecomeMaster(kept.mastership);
-  Grant::Outcome why{};
   for (const KeptResource& k : kept.resources) {
-    Resource* const resource = Find(k.name, k.ask, why);
-    if (resource == nullptr) continue;
+    Grant::Outcome why{};
+    Resource* resource = Find(k.name, k.ask, why);
+    if (resource == nullptr && why != Grant::Outcome::kNoTemplate) continue;
+    if (resource == nullptr) {    // its template may come yet
+      auto& aside = aside_[k.name];
+      if (aside == nullptr) aside = New(k.name, k.ask);
+      resource = aside.get();
+    }
     resource->held = k.held;
     resource->share = k.share;
     resource->safe = k.safe;
     resource->epoch = k.epoch;
     for (const Holder& holder : k.holders) {
-      if (holders_ >= options_.clients_max) break;
+      if (HoldersWith(*resource) >= options_.clients_max) break;
       if (resource->store.Find(holder.kind, holder.id)) continue;
       resource->store.Grant(resource->store.Put(holder.kind, holder.id, holder.wants), holder.has, holder.asked);
-      ++holders_;
+      ++HoldersWith(*resource);
     }
   }
   return true;
@@ -164,12 +171,16 @@ LeaseServer::Resource* LeaseServer::Find(std::string_view name, BootInstant now,
     holders_aside_ -= resource->store.size();
     holders_ += resource->store.size();
   } else {
-    resource = std::make_unique<Resource>(
-        Resource{.name = std::string(name), .how = nullptr, .store = Store(options_.seed), .ask = now});
+    resource = New(name, now);
   }
   resource->how = how;
   resource->store.KeepBands(how->algorithm == Algorithm::kPriorityBand);
   return resources_.emplace(resource->name, std::move(resource)).first->second.get();
+}
+
+std::unique_ptr<LeaseServer::Resource> LeaseServer::New(std::string_view name, BootInstant ask) const {
+  return std::make_unique<Resource>(
+      Resource{.name = std::string(name), .how = nullptr, .store = Store(options_.seed), .ask = ask});
 }
 
 std::size_t& LeaseServer::HoldersWith(const Resource& resource) {

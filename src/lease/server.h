@@ -115,7 +115,8 @@ class LeaseServer {
   // Empty: this is not the master.
   std::string Keep() const;
   // Is the master that Keep() was called on, with its leases. False, and nothing has changed, if `kept` is of another
-  // version or makes no sense. Resources and holders beyond the bounds of now are left out.
+  // version or makes no sense. Resources and holders beyond the bounds of now are left out. A resource without a
+  // template is as one that has lost it.
   bool Resume(std::string_view kept);
 
   // What clients are to be told, also while this is the master.
@@ -184,6 +185,7 @@ class LeaseServer {
   Grant Kept(const Resource& resource, Store::Slot slot, BootInstant now);
   Grant Divided(const Resource& resource, Store::Slot slot, const Asked& asked, BootInstant now);
   void Forget();
+  std::unique_ptr<Resource> New(std::string_view name, BootInstant ask) const;
   std::size_t& HoldersWith(const Resource& resource);
   void PutAside(std::unique_ptr<Resource> resource);
   bool Expire(Resource& resource, BootInstant now, std::size_t least = 0);

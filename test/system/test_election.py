@@ -236,6 +236,31 @@ class StoredResources(SystemTest):
             wait_until(lambda: daemon.leases()["resources_from"] == "settings", "the file's are in force")
             self.assertEqual(capacity("own"), 7)
 
+    def test_what_is_leased_out_of_resources_of_etcd_still_is_after_an_upgrade_and_an_orderly_restart(self):
+        key = "dthrottle/resources"
+
+        def restart(daemon):
+            daemon.stop()
+            daemon.start()
+
+        def first_answer(line):
+            answers = []
+            wait_until(lambda: answers.append(daemon.lease(line)) or not answers[-1].startswith("error no [[resource]]"),
+                       "etcd is read")
+            return answers[-1]
+
+        with Etcd(1) as etcd, LeaseDaemon(resource("own"), lease={"etcd": etcd.urls, "etcd_resources": key}) as daemon:
+            etcd.members[0].put(key, resource("calls", lease_length="5m", learning_mode_duration="1s"))
+            wait_until(lambda: daemon.lease("get a calls 100").startswith("lease 100 "), "it has learned")
+            for change in (upgrade, restart):
+                change(daemon)
+                self.assertEqual(first_answer("get b calls 100").split()[:2], ["lease", "0"])
+                self.assertNotIn("learning", daemon.lease("get b calls 100"))
+                self.assertEqual(daemon.leases()["resources"][0]["has"], 100)
+            daemon.kill()    # it knows no leases any more
+            daemon.start()
+            self.assertRegex(first_answer("get b calls 100"), "^lease 0 .* learning ")
+
 
 if __name__ == "__main__":
     unittest.main()

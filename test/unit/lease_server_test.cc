@@ -105,6 +105,22 @@ TEST_CASE("lease server: what was kept is read whole or not at all, and within t
   CHECK(before.Keep().empty());
 }
 
+TEST_CASE("lease server: the next process keeps the leases of resources whose templates it does not know yet") {
+  Server before(kFair(100));
+  CHECK(before.Ask("a", 100, At(100s)).lease.capacity == 100);
+  LeaseServer between({}, Of({}));    // what resources there are it never reads
+  REQUIRE(between.Resume(before.Keep()));
+  LeaseServer after({}, Of({}));
+  REQUIRE(after.Resume(between.Keep()));
+  CHECK(after.Resources(At(110s)).empty());
+  after.SetTemplates(Of({kFair(100)}), At(110s));
+  REQUIRE(after.Resources(At(110s)).size() == 1);
+  CHECK(after.Resources(At(110s)).front().has == 100);
+  const ResourceRequest request{.resource = "r", .wants = 100};
+  CHECK(after.GetCapacity("b", {&request, 1}, At(110s))->front().lease.capacity == 0);
+  CHECK(after.GetCapacity("b", {&request, 1}, At(161s))->front().lease.capacity == 100);
+}
+
 TEST_CASE("lease templates: the exact name first, then the first glob that matches") {
   const Templates templates = Of({{.identifier_glob = "db:*", .capacity = 1},
                                   {.identifier_glob = "db:orders", .capacity = 2},
