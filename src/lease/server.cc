@@ -4,7 +4,7 @@
 #include <array>
 #include <cmath>
 
-#include "base/state.h"
+#include "lease/server_resource.h"
 
 namespace dthrottle::lease {
 
@@ -13,38 +13,7 @@ namespace {
 constexpr std::size_t kDropsMost = 200;                // expired leases: half a millisecond
 constexpr Duration kSoon = std::chrono::seconds(2);     // twice the default of min_request_interval
 
-bool IsAmount(double amount) {
-  return amount >= 0 && amount <= kCapacityMax;    // NaN is neither
-}
-
-bool IsValid(const std::optional<Claim>& claim, std::span<const Band> wants, double outstanding) {
-  return !wants.empty() && wants.size() <= Store::kBandsMax && IsAmount(outstanding) &&
-         (!claim.has_value() || IsAmount(claim->capacity)) &&
-         std::all_of(wants.begin(), wants.end(),
-                     [](const Band& band) { return band.clients <= kClientsMax && IsAmount(band.wants); });
-}
-
 }    // namespace
-
-struct LeaseServer::Resource {
-  std::string name;
-  const ResourceTemplate* how;    // null: there is none, and the resource is put aside
-  Store store;
-  std::optional<Lease> held{};    // where capacity does not come from the template
-  double share = 0;               // of it, to divide
-  double safe = 0;                // what to go on with when it has ended
-  Epoch epoch = 0;                // of who granted it
-  BootInstant ask{};              // the parent, next
-};
-
-// What there is to hand out.
-struct LeaseServer::Held {
-  double capacity = 0;
-  double share = 0;                       // to divide; the rest, if any, is to come back
-  std::optional<BootInstant> expiry{};    // none: it does not expire
-  bool any = false;
-  bool safe = false;    // not a lease, but what is left to a server that hears nothing from its parent
-};
 
 struct LeaseServer::Asked {
   std::string_view resource;
@@ -78,83 +47,6 @@ void LeaseServer::Resign(std::string address) {
   Forget();
   granting_ = false;
   master_ = std::move(address);
-}
-
-namespace {
-
-constexpr std::uint32_t kKeptVersion = 2;
-
-struct KeptResource {
-  std::string name;
-  std::optional<Lease> held;
-  double share = 0, safe = 0;
-  Epoch epoch = 0;
-  BootInstant ask{};
-  std::vector<Holder> holders;
-
-  static void Fields(auto& state, auto& self) {
-    state(self.name, self.held, self.share, self.safe, self.epoch, self.ask, self.holders);
-    state.Check(IsName(self.name) && IsAmount(self.share) && self.safe <= kCapacityMax);
-    state.Check(!self.held || IsAmount(self.held->capacity));
-    for (const Holder& h : self.holders) {
-      state.Check(IsName(h.id) && IsValid(std::nullopt, h.wants, h.has.capacity) && h.kind <= HolderKind::kServer);
-    }
-  }
-};
-
-struct KeptServer {
-  Mastership mastership;
-  std::vector<KeptResource> resources;
-
-  static void Fields(auto& state, auto& self) {
-    state(self.mastership, self.resources);
-    state.Check(self.mastership.epoch != 0);
-  }
-};
-
-}    // namespace
-
-std::string LeaseServer::Keep() const {
-  if (!granting_) return {};
-  KeptServer kept{mastership_, {}};
-  for (const ResourceMap* const map : {&resources_, &aside_}) {
-    for (const auto& [name, r] : *map) {
-      KeptResource& resource =
-          kept.resources.emplace_back(KeptResource{name, r->held, r->share, r->safe, r->epoch, r->ask, {}});
-      r->store.InOrder([&](const Holder& holder, const Demand&) {
-        resource.holders.push_back(holder);
-        return true;
-      });
-    }
-  }
-  return WriteState(kKeptVersion, kept);
-}
-
-bool LeaseServer::Resume(std::string_view bytes) {
-  KeptServer kept;
-  if (!ReadState(bytes, kKeptVersion, kept)) return false;
-  BecomeMaster(kept.mastership);
-  for (const KeptResource& k : kept.resources) {
-    Grant::Outcome why{};
-    Resource* resource = Find(k.name, k.ask, why);
-    if (resource == nullptr && why != Grant::Outcome::kNoTemplate) continue;
-    if (resource == nullptr) {    // its template may come yet
-      auto& aside = aside_[k.name];
-      if (aside == nullptr) aside = New(k.name, k.ask);
-      resource = aside.get();
-    }
-    resource->held = k.held;
-    resource->share = k.share;
-    resource->safe = k.safe;
-    resource->epoch = k.epoch;
-    for (const Holder& holder : k.holders) {
-      if (HoldersWith(*resource) >= options_.clients_max) break;
-      if (resource->store.Find(holder.kind, holder.id)) continue;
-      resource->store.Grant(resource->store.Put(holder.kind, holder.id, holder.wants), holder.has, holder.asked);
-      ++HoldersWith(*resource);
-    }
-  }
-  return true;
 }
 
 // ---- Requests ----
