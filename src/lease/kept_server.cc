@@ -1,4 +1,6 @@
 // What a lease server keeps for the next process of its node.
+#include <utility>
+
 #include "base/state.h"
 #include "lease/server_resource.h"
 
@@ -6,7 +8,8 @@ namespace dthrottle::lease {
 
 namespace {
 
-constexpr std::uint32_t kKeptVersion = 2;
+constexpr std::uint32_t kKeptVersion = 3;
+constexpr Duration kLearningMost = std::chrono::hours(24 * 366);
 
 struct KeptResource {
   std::string name;
@@ -28,11 +31,14 @@ struct KeptResource {
 
 struct KeptServer {
   Mastership mastership;
+  bool awaits_templates = false;
+  std::vector<std::pair<std::string, Duration>> learning;    // by globs
   std::vector<KeptResource> resources;
 
   static void Fields(auto& state, auto& self) {
-    state(self.mastership, self.resources);
-    state.Check(self.mastership.epoch != 0);
+    state(self.mastership, self.awaits_templates, self.learning, self.resources);
+    state.Check(self.mastership.epoch != 0 && self.mastership.since <= BootInstant::max() - kLearningMost);
+    for (const auto& [glob, lasts] : self.learning) state.Check(lasts >= Duration::zero() && lasts <= kLearningMost);
   }
 };
 
@@ -40,7 +46,8 @@ struct KeptServer {
 
 std::string LeaseServer::Keep() const {
   if (!granting_) return {};
-  KeptServer kept{mastership_, {}};
+  KeptServer kept{mastership_, awaits_templates_, {}, {}};
+  for (const ResourceTemplate& how : began_.list()) kept.learning.emplace_back(how.identifier_glob, how.learning());
   for (const ResourceMap* const map : {&resources_, &aside_}) {
     for (const auto& [name, r] : *map) {
       KeptResource& resource =
@@ -57,7 +64,15 @@ std::string LeaseServer::Keep() const {
 bool LeaseServer::Resume(std::string_view bytes) {
   KeptServer kept;
   if (!ReadState(bytes, kKeptVersion, kept)) return false;
+  std::vector<ResourceTemplate> learning;
+  for (auto& [glob, lasts] : kept.learning) {
+    learning.push_back({.identifier_glob = std::move(glob), .learning_mode_duration = lasts});
+  }
+  auto began = Templates::Make(std::move(learning));
+  if (!began) return false;
   BecomeMaster(kept.mastership);
+  if (!kept.awaits_templates) began_ = std::move(*began);
+  awaits_templates_ = awaits_templates_ && kept.awaits_templates;
   for (const KeptResource& k : kept.resources) {
     Grant::Outcome why{};
     Resource* resource = Find(k.name, k.ask, why);

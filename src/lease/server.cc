@@ -25,7 +25,7 @@ struct LeaseServer::Asked {
 };
 
 LeaseServer::LeaseServer(ServerOptions options, Templates templates)
-    : options_(std::move(options)), templates_(std::move(templates)) {}
+    : options_(std::move(options)), templates_(std::move(templates)), awaits_templates_(options_.awaits_templates) {}
 
 LeaseServer::~LeaseServer() = default;
 
@@ -41,6 +41,7 @@ void LeaseServer::BecomeMaster(const Mastership& mastership) {
   Forget();
   mastership_ = mastership;
   granting_ = true;
+  BeginLearning();
 }
 
 void LeaseServer::Resign(std::string address) {
@@ -56,18 +57,18 @@ LeaseServer::Resource* LeaseServer::Find(std::string_view name, BootInstant now,
   const ResourceTemplate* how = templates_.Find(name);
   why = how == nullptr ? Grant::Outcome::kNoTemplate : Grant::Outcome::kFull;
   if (how == nullptr || resources_.size() >= options_.resources_max) return nullptr;
-  std::unique_ptr<Resource> resource;
-  if (const auto left = aside_.find(name); left != aside_.end()) {
-    resource = std::move(left->second);
-    aside_.erase(left);
-    holders_aside_ -= resource->store.size();
-    holders_ += resource->store.size();
-  } else {
-    resource = New(name, now);
+  const auto left = aside_.find(name);    // `name` may be its key, which goes over with it
+  if (left != aside_.end()) {
+    holders_aside_ -= left->second->store.size();
+    holders_ += left->second->store.size();
   }
-  resource->how = how;
-  resource->store.KeepBands(how->algorithm == Algorithm::kPriorityBand);
-  return resources_.emplace(resource->name, std::move(resource)).first->second.get();
+  const auto at = left != aside_.end() ? resources_.insert(aside_.extract(left)).position
+                                       : resources_.emplace(name, New(name, now)).first;
+  Resource& resource = *at->second;
+  resource.how = how;
+  resource.learns_until = LearnsUntil(name, *how);
+  resource.store.KeepBands(how->algorithm == Algorithm::kPriorityBand);
+  return &resource;
 }
 
 std::unique_ptr<LeaseServer::Resource> LeaseServer::New(std::string_view name, BootInstant ask) const {
@@ -100,9 +101,25 @@ LeaseServer::Held LeaseServer::HeldBy(const Resource& resource, BootInstant now)
   return {safe, safe, {}, true, true};
 }
 
+void LeaseServer::BeginLearning() {
+  std::vector<ResourceTemplate> list;
+  for (const ResourceTemplate& how : templates_.list()) {
+    list.push_back({.identifier_glob = how.identifier_glob, .learning_mode_duration = how.learning()});
+  }
+  began_ = std::move(*Templates::Make(std::move(list)));
+}
+
+// The master before leased out by the settings of then, as far as anybody knows, and nothing of a resource that they did
+// not have.
+BootInstant LeaseServer::LearnsUntil(std::string_view name, const ResourceTemplate& how) const {
+  const ResourceTemplate* const before = began_.Find(name);
+  if (before == nullptr) return BootInstant::min();
+  return mastership_.since + std::min(before->learning(), how.learning_mode_duration.value_or(Duration::max()));
+}
+
 // The document leaves open whether the last instant belongs to it (its server and its simulation differ): it does.
 bool LeaseServer::IsLearning(const Resource& resource, BootInstant now) const {
-  return now - mastership_.since <= resource.how->learning();
+  return now <= resource.learns_until;
 }
 
 double LeaseServer::SafeCapacity(const Resource& resource, BootInstant now) const {
@@ -163,7 +180,7 @@ Grant LeaseServer::Answer(HolderKind kind, std::string_view id, const Asked& ask
   const auto answered = [&](Grant grant) {
     grant.safe_capacity = SafeCapacity(*resource, now);
     grant.learning = learning;
-    if (learning) grant.learns_for = mastership_.since + resource->how->learning() - now;
+    if (learning) grant.learns_for = resource->learns_until - now;
     grant.epoch = mastership_.epoch;
     return grant;
   };
@@ -206,7 +223,7 @@ Grant LeaseServer::Learned(const Resource& resource, Store::Slot slot, const Ask
   Lease lease = MakeLease(*resource.how, options_.level, capacity, expiry, now);
   // A client that would come back after the end of learning mode comes back in half the time from then on: sooner, but
   // still not all clients at once.
-  const Duration after = now + lease.refresh_interval - (mastership_.since + resource.how->learning());
+  const Duration after = now + lease.refresh_interval - resource.learns_until;
   if (after > Duration::zero()) lease.refresh_interval -= after / 2;
   return {.lease = lease, .share = capacity};
 }
@@ -361,8 +378,11 @@ void LeaseServer::SetHeld(std::string_view name, double capacity, double share, 
 
 // ---- Settings and inspection ----
 
-void LeaseServer::SetTemplates(Templates templates, BootInstant now) {
+void LeaseServer::SetTemplates(Templates templates, BootInstant now, bool stand_in) {
   templates_ = std::move(templates);
+  const bool begins = awaits_templates_;
+  awaits_templates_ = awaits_templates_ && stand_in;
+  if (begins) BeginLearning();
   for (auto it = resources_.begin(); it != resources_.end();) {
     Resource& resource = *it->second;
     resource.how = templates_.Find(resource.name);
@@ -371,6 +391,8 @@ void LeaseServer::SetTemplates(Templates templates, BootInstant now) {
       it = resources_.erase(it);
       continue;
     }
+    const BootInstant learns_until = LearnsUntil(resource.name, *resource.how);
+    resource.learns_until = begins ? learns_until : std::min(learns_until, resource.learns_until);
     resource.store.KeepBands(resource.how->algorithm == Algorithm::kPriorityBand);
     Expire(resource, now);
     const Held held = HeldBy(resource, now);
@@ -433,7 +455,7 @@ std::vector<ResourceStatus> LeaseServer::Resources(BootInstant now) {
                           .clients = store.clients(),
                           .safe_capacity = SafeCapacity(*resource, now),
                           .learning_until = {}};
-    if (IsLearning(*resource, now)) status.learning_until = mastership_.since + resource->how->learning();
+    if (IsLearning(*resource, now)) status.learning_until = resource->learns_until;
     list.push_back(std::move(status));
   }
   return list;

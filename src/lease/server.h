@@ -42,6 +42,7 @@ struct ServerOptions {
   std::size_t clients_max = 200'000;    // of all resources together; servers count as one
   std::size_t resources_max = 10'000;
   std::uint64_t seed = 0;    // random, so that nobody can choose how the store is balanced
+  bool awaits_templates = false;    // the first ones stand in for others, which SetTemplates is to bring
 };
 
 // The right to grant.
@@ -154,8 +155,10 @@ class LeaseServer {
   // ---- Settings and inspection ----
 
   // New settings; every holder gets to know of them at its next request. A resource without a template any more is
-  // refused; what is leased out of it counts again if it has a template before that has ended.
-  void SetTemplates(Templates templates, BootInstant now);
+  // refused; what is leased out of it counts again if it has a template before that has ended. Learning mode ends when
+  // it was to end as mastership began, or sooner where learning_mode_duration is shorter now. Templates that were
+  // awaited count as those of the beginning; `stand_in`: these are still not the ones, if any are awaited.
+  void SetTemplates(Templates templates, BootInstant now, bool stand_in = false);
   const Templates& templates() const { return templates_; }
 
   // Drops what has expired. Every request does so for the resource that it asks for. Where very many end together, some
@@ -176,6 +179,8 @@ class LeaseServer {
 
   Resource* Find(std::string_view name, BootInstant now, Grant::Outcome& why);
   Held HeldBy(const Resource& resource, BootInstant now) const;
+  void BeginLearning();
+  BootInstant LearnsUntil(std::string_view name, const ResourceTemplate& how) const;
   bool IsLearning(const Resource& resource, BootInstant now) const;
   double SupposedWants(std::string_view client, std::string_view resource, BootInstant now) const;
   double SafeCapacity(const Resource& resource, BootInstant now) const;
@@ -192,6 +197,8 @@ class LeaseServer {
 
   ServerOptions options_;
   Templates templates_;
+  bool awaits_templates_;
+  Templates began_;    // with these globs and times of learning the mastership
   bool granting_ = false;
   Mastership mastership_;
   std::string master_;

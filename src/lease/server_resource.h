@@ -30,6 +30,7 @@ struct LeaseServer::Resource {
   double safe = 0;                // what to go on with when it has ended
   Epoch epoch = 0;                // of who granted it
   BootInstant ask{};              // the parent, next
+  BootInstant learns_until{};
 };
 
 // What there is to hand out.

@@ -114,6 +114,17 @@ class Lease(ParallelTest):
             self.assertEqual(leased(daemon), 100)
             self.assertEqual(lease_of(daemon.lease("get b calls 100"))[0], 0)
 
+    def test_longer_leases_and_new_resources_put_no_master_back_into_learning_mode(self):
+        short = {"lease_length": "2s", "refresh_interval": "1s"}
+        with LeaseDaemon(resource("calls", **short)) as daemon:
+            wait_until(lambda: lease_of(daemon.lease("get a calls 60"))[0] == 60, "it has learned")
+            daemon.write_settings(resource("calls", **{**short, "lease_length": "1h"}),
+                                  resource("fresh", lease_length="1h"), rule())
+            daemon.hang_up()
+            for answer in daemon.lease("get a calls 80", "get a fresh 30"):
+                self.assertNotIn("learning", answer)
+                self.assertGreater(lease_of(answer)[0], 0)
+
     def goes_on(self, change):
         """Leases, mastership and what was learned stay."""
         with LeaseDaemon(resource("calls", learning_mode_duration="1s")) as daemon:

@@ -173,6 +173,95 @@ TEST_CASE("lease server: in learning mode everybody keeps what he has, to the la
   CHECK(server.Ask("a", 80, At(70s)).lease.capacity == 50);
 }
 
+// What lasts so long: leases, and so learning mode.
+ResourceTemplate Lasting(Duration length, const char* glob = "*") {
+  return {.identifier_glob = glob, .capacity = 100, .lease_length = length};
+}
+
+TEST_CASE("lease server: learning mode ends when it was to end as mastership began, whatever the settings say later") {
+  Server server(Lasting(60s));
+  const auto learning = [&](std::string_view resource, BootInstant now) {
+    const ResourceRequest request{.resource = resource, .wants = 10};
+    return server.GetCapacity("a", {&request, 1}, now)->front().learning;
+  };
+  SECTION("what has learned has learned") {
+    CHECK(server.Ask("a", 50, At(61s)).lease.capacity == 50);
+    server.SetTemplates(Of({Lasting(1h)}), At(70s));
+    const Grant grant = server.Ask("a", 80, At(70s));
+    CHECK((grant.lease.capacity == 80 && !grant.learning));
+    CHECK_FALSE(server.Resources(At(70s)).front().learning_until.has_value());
+    CHECK_FALSE(learning("first asked for now", At(71s)));
+  }
+  SECTION("what learns ends as it was told, also for who asks later") {
+    CHECK(server.Ask("a", 50, At(10s)).learns_for == 50s);
+    server.SetTemplates(Of({Lasting(1h)}), At(20s));
+    CHECK(server.Ask("a", 50, At(20s)).learns_for == 40s);
+    CHECK((learning("new", At(60s)) && !learning("new", At(62s)) && !learning("a", At(61s))));
+    server.SetTemplates(Of({Lasting(1s)}), At(30s));    // leases of before are as long as they are
+    CHECK(learning("r", At(60s)));
+  }
+  SECTION("a resource that was not there has nothing to learn") {
+    server.SetTemplates(Of({Lasting(60s, "r")}), At(0s));
+    server.BecomeMaster({.epoch = 7});
+    server.SetTemplates(Of({Lasting(60s, "r"), Lasting(1h, "fresh")}), At(10s));
+    CHECK((learning("r", At(10s)) && !learning("fresh", At(10s))));
+  }
+  SECTION("people may end it sooner") {
+    CHECK(learning("r", At(10s)));
+    ResourceTemplate how = Lasting(60s);
+    how.learning_mode_duration = 15s;
+    server.SetTemplates(Of({how}), At(12s));
+    CHECK((learning("r", At(15s)) && !learning("r", At(17s)) && !learning("new", At(17s))));
+    how.learning_mode_duration = 40s;
+    server.SetTemplates(Of({how}), At(18s));
+    CHECK_FALSE(learning("r", At(19s)));
+  }
+  SECTION("the next process knows when it ends") {
+    LeaseServer after({}, Of({Lasting(1h)}));
+    REQUIRE(after.Resume(server.Keep()));
+    const ResourceRequest request{.resource = "r", .wants = 10};
+    CHECK(after.GetCapacity("a", {&request, 1}, At(20s))->front().learns_for == 40s);
+    CHECK_FALSE(after.GetCapacity("a", {&request, 1}, At(61s))->front().learning);
+  }
+  SECTION("the next master begins with what the settings say then") {
+    server.SetTemplates(Of({Lasting(1h)}), At(70s));
+    server.BecomeMaster({.epoch = 9, .since = At(100s)});
+    CHECK(server.Ask("a", 1, At(100s)).learns_for == 1h);
+  }
+}
+
+TEST_CASE("lease server: templates that are awaited count as the ones with which mastership began") {
+  const ResourceRequest request{.resource = "r", .wants = 10};
+  const auto learns_for = [&](LeaseServer& server, BootInstant now) {
+    return server.GetCapacity("a", {&request, 1}, now)->front().learns_for;
+  };
+  LeaseServer server({.id = "n", .awaits_templates = true}, Of({}));
+  server.BecomeMaster({.epoch = 7, .former = 5});
+  SECTION("they come") {
+    server.SetTemplates(Of({Lasting(30s)}), At(1s), true);    // the file is read again
+    CHECK(learns_for(server, At(1s)) == 29s);
+    server.SetTemplates(Of({Lasting(60s)}), At(2s));
+    CHECK(learns_for(server, At(2s)) == 58s);
+    server.SetTemplates(Of({Lasting(1h)}), At(3s), true);    // nothing is awaited any more
+    CHECK(learns_for(server, At(3s)) == 57s);
+  }
+  SECTION("they come to the next process") {
+    LeaseServer after({.id = "n", .awaits_templates = true}, Of({}));
+    REQUIRE(after.Resume(server.Keep()));
+    after.SetTemplates(Of({Lasting(60s)}), At(2s));
+    CHECK(learns_for(after, At(2s)) == 58s);
+    LeaseServer last({.id = "n", .awaits_templates = true}, Of({}));
+    REQUIRE(last.Resume(after.Keep()));
+    last.SetTemplates(Of({Lasting(1h)}), At(3s));
+    CHECK(learns_for(last, At(3s)) == 57s);
+  }
+  SECTION("the next process does not wait for them") {
+    LeaseServer after({}, Of({Lasting(60s)}));
+    REQUIRE(after.Resume(server.Keep()));
+    CHECK(learns_for(after, At(2s)) == 58s);
+  }
+}
+
 TEST_CASE("lease server: whoever would wait past the end of learning mode comes back sooner") {
   Server server(kFair(100));
   CHECK(server.Ask("a", 1, At(10s)).lease.refresh_interval == 16s);

@@ -70,7 +70,8 @@ const std::vector<Key<lease::ResourceTemplate>>& ResourceKeys() {
                    DurationKey<Duration>("learning_mode_duration", "", 0s, kLongest, Itself<Duration>,
                                          "How long a new master gives everybody what he has, and nothing to others, "
                                          "because it does not know the leases that are out. Without it *lease_length*; "
-                                         "a shorter time relies on clients that refresh in time."))),
+                                         "a shorter time relies on clients that refresh in time. A reload can make it "
+                                         "shorter, and longer for the next master only."))),
       Optional<R>(MEMBER(R, safe_capacity), SafeCapacity()),
       Flag<R>("strict", "false", MEMBER(R, strict),
               "With *true* capacity moves from one server to another only after it has come back from the clients of "

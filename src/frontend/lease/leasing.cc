@@ -29,6 +29,7 @@ lease::ServerOptions Options(const Settings& settings, std::uint64_t seed) {
   options.clients_max = settings.lease.max_clients;
   options.resources_max = settings.lease.max_resources;
   options.seed = seed;
+  options.awaits_templates = !settings.lease.etcd_resources.empty();
   return options;
 }
 
@@ -44,7 +45,7 @@ Leasing::Leasing(uv_loop_t* loop, const Settings& settings, Log& log, std::uint6
       settings_(settings),
       log_(log),
       expiring_(loop, {[this](Instant) { return server_.Expire(BootNow()); }, [] { return Instant::max(); }}),
-      resources_(loop, settings, log, [this] { server_.SetTemplates(resources_.Now(), BootNow()); }),
+      resources_(loop, settings, log, [this] { UseResources(); }),
       server_(Options(settings, seed), resources_.Now()),
       socket_(loop, server_, settings.lease.idle_timeout, [this](BootInstant now) { Follow(now); }) {
   DT_CHECK(uv_timer_init(loop, &tick_) == 0);
@@ -141,8 +142,12 @@ void Leasing::SayElection() {
   said_ = std::move(said);
 }
 
+void Leasing::UseResources() {
+  server_.SetTemplates(resources_.Now(), BootNow(), resources_.awaited());
+}
+
 void Leasing::Reload() {
-  server_.SetTemplates(resources_.Now(), BootNow());
+  UseResources();
   socket_.set_idle_timeout(settings_.lease.idle_timeout);
 }
 

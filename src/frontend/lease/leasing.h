@@ -69,6 +69,7 @@ class Leasing {
   LeaseCounts Counts() const;
 
  private:
+  void UseResources();
   void HoldParts(BootInstant now);
   void OnTick();
   void SayElection();

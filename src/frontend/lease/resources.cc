@@ -36,6 +36,7 @@ void LeaseResources::OnValue(const std::optional<std::string>& text) {
   if (!text) {
     log_.Warning("leases: etcd has no key {}: the resources of the settings file are in force", key);
     wrong_ = "there is no key " + key;
+    read_once_ = true;
     read_.reset();
     return on_change_();
   }
@@ -47,6 +48,7 @@ void LeaseResources::OnValue(const std::optional<std::string>& text) {
     return;
   }
   log_.Notice("leases: etcd has {} resources", loaded.settings.resources.size());
+  read_once_ = true;
   read_ = std::move(loaded.settings.resources);
   on_change_();
 }

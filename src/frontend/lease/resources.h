@@ -31,6 +31,8 @@ class LeaseResources {
   void Follow(BootInstant now);
   lease::Templates Now() const;
 
+  // Whether etcd is to say what there is, and has not yet: until then the file's stand in.
+  bool awaited() const { return etcd_ != nullptr && !read_once_; }
   // Where they are from: "settings", "etcd", or "safe": etcd is silent.
   std::string_view from() const { return lost_ ? "safe" : read_ ? "etcd" : "settings"; }
   // Why etcd cannot be read, or what it has; empty: nothing is wrong.
@@ -46,6 +48,7 @@ class LeaseResources {
   std::unique_ptr<EtcdValue> etcd_;                             // null: there are but the file's
   std::optional<std::vector<lease::ResourceTemplate>> read_;    // from etcd
   std::string wrong_;                                           // with what stands there
+  bool read_once_ = false;    // something good, or that there is no such key
   bool lost_ = false;
 };
 
