@@ -349,13 +349,13 @@ void LeaseServer::AskParentAgain(BootInstant now) {
   for (auto& [name, resource] : resources_) resource->ask = now;
 }
 
-void LeaseServer::HearParent(std::string_view name, const Grant& grant, BootInstant now) {
+bool LeaseServer::HearParent(std::string_view name, const Grant& grant, BootInstant now) {
   const auto found = resources_.find(name);
-  if (found == resources_.end() || !grant.leased()) return;
+  if (found == resources_.end() || !grant.leased()) return true;
   Resource& resource = *found->second;
-  if (grant.epoch < resource.epoch) {
+  if (grant.epoch < resource.epoch && resource.held.has_value() && resource.held->expiry > now) {
     ++counts_.stale_grants;
-    return;
+    return false;
   }
   Expire(resource, now);
   resource.held = grant.lease;
@@ -364,6 +364,7 @@ void LeaseServer::HearParent(std::string_view name, const Grant& grant, BootInst
   resource.epoch = grant.epoch;
   resource.ask = now + grant.lease.refresh_interval;
   counts_.shortfalls += grant.lease.capacity < resource.store.has();
+  return true;
 }
 
 void LeaseServer::SetHeld(std::string_view name, double capacity, double share, BootInstant expiry, BootInstant now) {

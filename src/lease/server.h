@@ -71,7 +71,7 @@ struct ServerCounts {
   std::uint64_t released = 0;
   std::uint64_t capped_claims = 0;
   std::uint64_t unknown_claims = 0;    // outside learning mode, of holders that have no lease here
-  std::uint64_t stale_grants = 0;      // of the parent, of an older epoch than the one before
+  std::uint64_t stale_grants = 0;      // of the parent, of a smaller epoch than that of the lease that is held
   std::uint64_t shortfalls = 0;        // times that what is leased out came to be more than what is held
 };
 
@@ -148,7 +148,8 @@ class LeaseServer {
   std::vector<ParentRequest> AskParent(BootInstant now);
   // It did not answer: NextAsk() is now.
   void AskParentAgain(BootInstant now);
-  void HearParent(std::string_view resource, const Grant& grant, BootInstant now);
+  // False: it is of a smaller epoch than the lease that is still held, and was dropped.
+  bool HearParent(std::string_view resource, const Grant& grant, BootInstant now);
   // The same for resources with Source::kCapacity: this host holds so much until then, and may divide `share` of it.
   void SetHeld(std::string_view resource, double capacity, double share, BootInstant expiry, BootInstant now);
 

@@ -1,5 +1,8 @@
 """Lease servers without a single centre: a tree of them, and parts of a capacity that hosts agree on."""
 
+import socketserver
+import tempfile
+import threading
 import time
 import unittest
 
@@ -83,6 +86,31 @@ class Tree(ParallelTest):
         now = resource("calls", learning_mode_duration="0s")
         with LeaseDaemon(now, lease={"level": 1, "parent": ["unix:/nonexistent"]}) as below:
             self.assertEqual(below.lease("get a calls 30").split()[1:4:2], ["0", "2.000"])
+
+    def test_a_parent_with_a_smaller_token_is_heard_when_the_lease_of_the_greater_one_has_ended(self):
+        tokens = [2000]
+
+        class Parent(socketserver.StreamRequestHandler):
+            def handle(self):
+                for _ in self.rfile:
+                    self.wfile.write(b"lease 50 3.000 0.500 5 %d 50\n" % tokens[-1])
+
+        now = resource("calls", learning_mode_duration="0s")
+        with tempfile.TemporaryDirectory() as folder, \
+                socketserver.ThreadingUnixStreamServer(f"{folder}/parent.sock", Parent) as parent:
+            thread = threading.Thread(target=parent.serve_forever)
+            thread.start()
+            try:
+                with LeaseDaemon(now, lease={"level": 1, "parent": [f"unix:{folder}/parent.sock"]}) as below:
+                    wait_until(lambda: below.lease("get a calls 40").split()[1] == "40", "it has a lease")
+                    tokens.append(1000)
+                    wait_until(lambda: "smaller token" in (below.leases()["parent_note"] or ""), "it is said")
+                    wait_until(lambda: below.leases()["parent_note"] is None, "the parent is heard")
+                    self.assertEqual(row(below)["from"], "parent")
+                    self.assertGreater(below.stats()["lease_parent_failures"], 0)
+            finally:
+                parent.shutdown()
+                thread.join()
 
     def test_what_a_parent_is_asked_and_says(self):
         now = resource("calls", learning_mode_duration="0s")

@@ -535,6 +535,18 @@ TEST_CASE("lease tree: a grant of an older master than the last one's is dropped
   CHECK(child.counts().stale_grants == 1);
 }
 
+TEST_CASE("lease tree: where no lease of the greater token lasts any more, a parent is heard whatever its token") {
+  Server child = Child();
+  child.Ask("a", 50, At(100s));
+  child.HearParent("r", {.lease = {40, At(120s), 4s}, .share = 40, .epoch = 3}, At(101s));
+  const Grant other{.lease = {30, At(180s), 4s}, .share = 30, .epoch = 2};
+  child.HearParent("r", other, At(120s - 1ns));
+  CHECK(child.counts().stale_grants == 1);
+  child.HearParent("r", other, At(120s));
+  CHECK(child.counts().stale_grants == 1);
+  CHECK(child.Ask("a", 50, At(121s)).lease.capacity == 30);
+}
+
 TEST_CASE("lease tree: clients are asked for by priority, servers among them, the least important together") {
   Server child = Child();
   for (int i = 0; i < 100; ++i) {

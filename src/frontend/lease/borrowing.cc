@@ -38,7 +38,11 @@ void Borrowing::Hear(const std::vector<lease::ParentRequest>& asked, BootInstant
   std::string trouble = answers ? std::string() : answers.error().message;
   for (std::size_t i = 0; answers && i < asked.size(); ++i) {
     if (const auto grant = ReadParentAnswer((*answers)[i], at)) {
-      server_.HearParent(asked[i].resource, *grant, now);
+      if (!server_.HearParent(asked[i].resource, *grant, now)) {
+        trouble = fmt::format("{} grants {} under a smaller token than the lease that is held, and is not heard until "
+                              "that has ended",
+                              parent_.address(), asked[i].resource);
+      }
       heard_ = now;
     } else {
       trouble = fmt::format("{} {} for {}", parent_.address(), grant.error().message, asked[i].resource);
