@@ -179,6 +179,10 @@ Grant LeaseServer::Answer(HolderKind kind, std::string_view id, const Asked& ask
   }
   const auto answered = [&](Grant grant) {
     grant.safe_capacity = SafeCapacity(*resource, now);
+    // An equal part for each client that has come back so far is more than what there is for all of them.
+    if (learning && !resource->how->safe_capacity) {
+      grant.safe_capacity = std::min(grant.safe_capacity, grant.lease.capacity);
+    }
     grant.learning = learning;
     if (learning) grant.learns_for = resource->learns_until - now;
     grant.epoch = mastership_.epoch;

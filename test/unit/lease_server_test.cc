@@ -473,6 +473,22 @@ TEST_CASE("lease server: the safe capacity is the one of the settings, or an equ
   }
 }
 
+TEST_CASE("lease server: in learning mode nobody is told of a safe capacity above what it claims, or 0 without a claim") {
+  Server server(kFair(100));
+  CHECK(server.Ask("a", 80, At(1s), Claim{30, At(50s), 5}).safe_capacity == 30);
+  CHECK(server.Ask("a", 80, At(1s + 500ms), Claim{30, At(50s), 5}).safe_capacity == 30);    // too soon
+  CHECK(server.Ask("b", 80, At(1s)).safe_capacity == 0);
+  CHECK(server.AskForMany("s", 1, 80, At(2s), 60, Claim{70, At(50s), 5}).safe_capacity == Approx(100.0 / 3));
+  // It claims what it has heard of so far, and keeps what it had.
+  server.AskForMany("t", 1, 80, At(2s), 20, Claim{20, At(50s), 5});
+  CHECK(server.AskForMany("t", 1, 80, At(4s), 5, Claim{5, At(50s), 5}, true).safe_capacity == 20);
+  CHECK(server.Ask("b", 80, At(61s)).safe_capacity == Approx(100.0 / 3));
+  ResourceTemplate how = kFair(100);
+  how.safe_capacity = 7;
+  Server said(how);
+  CHECK(said.Ask("a", 80, At(1s), Claim{3, At(50s), 5}).safe_capacity == 7);
+}
+
 // ---- A tree ----
 
 Server Child() {
