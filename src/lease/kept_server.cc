@@ -8,7 +8,7 @@ namespace dthrottle::lease {
 
 namespace {
 
-constexpr std::uint32_t kKeptVersion = 3;
+constexpr std::uint32_t kKeptVersion = 4;
 constexpr Duration kLearningMost = std::chrono::hours(24 * 366);
 
 struct KeptResource {
@@ -25,6 +25,7 @@ struct KeptResource {
     state.Check(!self.held || IsAmount(self.held->capacity));
     for (const Holder& h : self.holders) {
       state.Check(IsName(h.id) && IsValid(std::nullopt, h.wants, h.has.capacity) && h.kind <= HolderKind::kServer);
+      state.Check(IsAmount(h.share));
     }
   }
 };
@@ -89,7 +90,8 @@ bool LeaseServer::Resume(std::string_view bytes) {
     for (const Holder& holder : k.holders) {
       if (HoldersWith(*resource) >= options_.clients_max) break;
       if (resource->store.Find(holder.kind, holder.id)) continue;
-      resource->store.Grant(resource->store.Put(holder.kind, holder.id, holder.wants), holder.has, holder.asked);
+      const Store::Slot slot = resource->store.Put(holder.kind, holder.id, holder.wants);
+      resource->store.Grant(slot, holder.has, holder.share, holder.asked);
       ++HoldersWith(*resource);
     }
   }

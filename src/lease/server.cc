@@ -190,8 +190,8 @@ Grant LeaseServer::Answer(HolderKind kind, std::string_view id, const Asked& ask
   };
   if (known.has_value() && now - store.holder(*known).asked < options_.min_request_interval) {
     ++counts_.too_soon;
-    const Lease& has = store.holder(*known).has;
-    return answered({.outcome = Grant::Outcome::kTooSoon, .lease = has, .share = has.capacity});
+    const Holder& holder = store.holder(*known);
+    return answered({.outcome = Grant::Outcome::kTooSoon, .lease = holder.has, .share = holder.share});
   }
   holders_ += !known.has_value();
   counts_.unknown_claims += !learning && !known.has_value() && asked.has.has_value();
@@ -200,7 +200,7 @@ Grant LeaseServer::Answer(HolderKind kind, std::string_view id, const Asked& ask
   const Grant grant = answered(keeps      ? Kept(*resource, slot, now)
                                : learning ? Learned(*resource, slot, asked, now)
                                           : Divided(*resource, slot, asked, now));
-  store.Grant(slot, grant.lease, now);
+  store.Grant(slot, grant.lease, grant.share, now);
   return grant;
 }
 

@@ -66,12 +66,13 @@ Store::Slot Store::Put(HolderKind kind, std::string_view id, std::span<const Ban
   return slot;
 }
 
-void Store::Grant(Slot slot, const Lease& lease, BootInstant now) {
+void Store::Grant(Slot slot, const Lease& lease, double share, BootInstant now) {
   Holder& holder = holders_[slot];
   auto node = by_expiry_.extract({holder.has.expiry, slot});
   node.value().first = lease.expiry;
   by_expiry_.insert(by_expiry_.end(), std::move(node));    // mostly the last
   holder.has = lease;
+  holder.share = share;
   holder.asked = now;
   tree_.SetHas(slot, lease.capacity);
 }

@@ -31,9 +31,12 @@ struct Holder {
   HolderKind kind{};
   std::vector<Band> wants;    // one band for a client
   Lease has;                  // as promised; what of it counts stands in the tree
+  double share = 0;           // of it, to divide
   BootInstant asked{};        // when it was last answered
 
-  static void Fields(auto& state, auto& self) { state(self.id, self.kind, self.wants, self.has, self.asked); }
+  static void Fields(auto& state, auto& self) {
+    state(self.id, self.kind, self.wants, self.has, self.share, self.asked);
+  }
 };
 
 class Store {
@@ -47,7 +50,7 @@ class Store {
 
   // What it wants from now on; a new holder has nothing.
   Slot Put(HolderKind kind, std::string_view id, std::span<const Band> wants);
-  void Grant(Slot slot, const Lease& lease, BootInstant now);
+  void Grant(Slot slot, const Lease& lease, double share, BootInstant now);
   bool Erase(HolderKind kind, std::string_view id);
   // Drops leases that have expired by now, at most so many. Returns their number.
   std::size_t Expire(BootInstant now, std::size_t most);

@@ -687,6 +687,19 @@ TEST_CASE("lease tree: strict: a server keeps what it has leased out, and is tol
     CHECK(root.Ask("b", 100, At(113s)).lease.capacity == 50);
     CHECK(child.counts().shortfalls == 0);
   }
+  SECTION("strict: a server that asks too soon is told the same share") {
+    how.strict = true;
+    Server root(how);
+    root.AskForMany("a", 1, 80, At(100s));
+    root.AskForMany("b", 1, 100, At(100s));
+    CHECK(root.AskForMany("a", 1, 80, At(102s), 80).share == 50);
+    const std::string kept = root.Keep();
+    const Grant again = root.AskForMany("a", 1, 80, At(102s + 500ms), 80);
+    CHECK((again.outcome == Grant::Outcome::kTooSoon && again.lease.capacity == 80 && again.share == 50));
+    Server next(how);
+    REQUIRE(next.Resume(kept));
+    CHECK(next.AskForMany("a", 1, 80, At(102s + 500ms), 80).share == 50);
+  }
 }
 
 TEST_CASE("lease server: with source capacity it divides what it is told that it holds") {
