@@ -51,7 +51,9 @@ Result<void> Check(const doorman::ServerCapacityResourceRequest& r) {
   }
   for (const doorman::PriorityBandAggregate& band : r.wants()) {
     if (auto good = CheckAmount("wants", band.wants()); !good) return good;
-    if (band.num_clients() < 0) return Fail("num_clients must not be negative");
+    if (band.num_clients() < 0 || static_cast<std::uint64_t>(band.num_clients()) > lease::kClientsMax) {
+      return Fail(fmt::format("num_clients must be a number from 0 to {}", lease::kClientsMax));
+    }
   }
   return CheckAmount("outstanding", r.outstanding());
 }

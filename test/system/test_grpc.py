@@ -194,13 +194,14 @@ class Calls(ParallelTest):
                 capacity=-1, expiry_time=1, refresh_interval=1)))
             self.assertIn("at most 3", self.refused(bad, client.get, "a", 1, 1, 1, 1))
             self.assertIn("64 bands", self.refused(bad, client.get_for, "s", [(i, 1, 1) for i in range(65)]))
-            self.assertIn("num_clients", self.refused(bad, client.get_for, "s", [(0, -1, 1)]))
+            for clients in (-1, 10**9 + 1):
+                self.assertIn("num_clients", self.refused(bad, client.get_for, "s", [(0, clients, 1)]))
             self.assertIn("outstanding", self.refused(bad, client.get_for, "s", [(0, 1, 1)], outstanding=-1))
             self.assertIn("at most 3", self.refused(bad, client.ReleaseCapacity, pb.ReleaseCapacityRequest(
                 client_id="a", resource_id=["x"] * 4)))
             self.assertEqual(len(client.get("a", 1, 1, 1).response), 3)
             stats = daemon.stats()
-            self.assertEqual((stats["lease_grpc_invalid"], stats["lease_requests"]), (14, 3))
+            self.assertEqual((stats["lease_grpc_invalid"], stats["lease_requests"]), (15, 3))
 
     def test_junk_and_large_calls_are_survived(self):
         with GrpcDaemon(lease={"idle_timeout": "1s"}) as daemon, daemon.client() as client:

@@ -178,13 +178,31 @@ TEST_CASE("gateway: the longest call that may be is lines that may be") {
   for (int i = 0; i < 64; ++i) {
     auto& band = *one.add_wants();
     band.set_priority(std::numeric_limits<std::int64_t>::min());
-    band.set_num_clients(std::numeric_limits<std::int64_t>::max());
+    band.set_num_clients(lease::kClientsMax);
     band.set_wants(1.2345678901234567e-10);
   }
   const auto lines = ToLines(request, 1, kWall);
   REQUIRE(lines.has_value());
   CHECK(lines->text.find('\n') <= kLeaseLineBytesMax);
   Host().Call<doorman::GetServerCapacityResponse>(request);
+}
+
+TEST_CASE("gateway: a band of more clients than a server takes is refused, and named") {
+  doorman::GetServerCapacityRequest request;
+  request.set_server_id("leaf");
+  auto& one = *request.add_resource();
+  one.set_resource_id("disk");
+  auto& band = *one.add_wants();
+  band.set_priority(0);
+  band.set_wants(1);
+  for (const std::int64_t clients : {std::int64_t{-1}, std::int64_t{1'000'000'001}}) {
+    band.set_num_clients(clients);
+    const auto lines = ToLines(request, 1, kWall);
+    REQUIRE_FALSE(lines.has_value());
+    CHECK(lines.error().message == "num_clients must be a number from 0 to 1000000000");
+  }
+  band.set_num_clients(1'000'000'000);
+  CHECK(Host().Call<doorman::GetServerCapacityResponse>(request).response_size() == 1);
 }
 
 }    // namespace
