@@ -82,6 +82,13 @@ class Tree(ParallelTest):
             wait_until(lambda: below.lease("get a calls 30").split()[1] == "30", "it has a lease", 2 * PATIENCE)
             self.assertEqual(below.leases()["parent"], master.lease_address)
 
+    def test_a_leaf_that_is_sent_to_a_master_by_tls_says_why_it_does_not_ask_there(self):
+        with LeaseDaemon(CALLS, lease={"elector": "static", "master": "tls:127.0.0.1:9"}) as other, \
+                leaf([other], "leaf") as below:
+            below.lease("get a calls 1")
+            wait_until(lambda: "tls:127.0.0.1:9 cannot be asked: a server speaks no TLS" in
+                       (below.leases()["parent_note"] or ""), "it is said")
+
     def test_who_is_before_any_capacity_comes_back_soon(self):
         now = resource("calls", learning_mode_duration="0s")
         with LeaseDaemon(now, lease={"level": 1, "parent": ["unix:/nonexistent"]}) as below:

@@ -862,6 +862,9 @@ TEST_CASE("a lease server's parent is another host's, a level nearer to the root
   CHECK(only("level=1\nparent=[\"unix:/run/l.sock\"]") ==
         "f:5:8: error: lease.parent has \"unix:/run/l.sock\": must be another host's");
   CHECK(only("level=1\nparent=[\"tcp:127.0.0.1:7315\"]").find("must be another host's") != std::string::npos);
+  CHECK(only("level=1\nparent=[\"tls:10.0.0.1:7318\"]") ==
+        "f:5:8: error: lease.parent has \"tls:10.0.0.1:7318\": must begin with \"tcp:\" or \"unix:\", as a server speaks no "
+        "TLS to its parent");
   for (const char* bad : {"parent=\"unix:/run/p.sock\"", "parent=[\"10.0.0.1:7315\"]", "parent=[\"tcp:host:1\"]",
                           "parent=[\"tcp:10.0.0.1:0\"]", "parent=[\"\"]", "parent=[\"grpc:10.0.0.1:1\"]"}) {
     CAPTURE(bad);

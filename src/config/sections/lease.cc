@@ -104,9 +104,9 @@ Section LeaseSection() {
           TextList<S>(
               "parent", "a list of addresses such as \"tcp:10.0.0.1:7315\" or \"unix:/run/dthrottle/lease.sock\"",
               MEMBER(S, lease.parent),
-              "Where the lease servers of the next level toward the root listen for lines: every host that may be "
-              "master there. This server then gets its capacity from them and hands out what it holds, for no longer "
-              "than it holds it. Needs *level*. Without any it is a root, and capacity is that of [[resource]].",
+              "Where the lease servers of the next level toward the root listen for lines without TLS: every host that "
+              "may be master there. This server then gets its capacity from them and hands out what it holds, for no "
+              "longer than it holds it. Needs *level*. Without any it is a root, and capacity is that of [[resource]].",
               IsLineAddress),
           Integer<S>("level", "0", 0, lease::kLevelMax, MEMBER(S, lease.level),
                      "How far the node is from the root of the tree, which is 0. With every level a refresh interval "
@@ -136,6 +136,12 @@ void CheckLease(Findings& f) {
   for (const std::string& parent : lease.parent) {
     if (parent == "unix:" + lease.unix_path || (lease.tcp.enabled() && parent == "tcp:" + FormatEndpoint(lease.tcp))) {
       f.Error("lease.parent", fmt::format("lease.parent has {}: must be another host's", Quote(parent)));
+    }
+    if (parent.starts_with(lease::kTlsPrefix)) {
+      f.Error("lease.parent",
+              fmt::format("lease.parent has {}: must begin with \"tcp:\" or \"unix:\", as a server speaks no TLS to "
+                          "its parent",
+                          Quote(parent)));
     }
   }
   const bool anywhere = lease.tcp.host == "0.0.0.0" || lease.tcp.host == "::";

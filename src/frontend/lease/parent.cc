@@ -70,6 +70,7 @@ void LeaseParent::Connect() {
   }
   DT_CHECK(uv_tcp_init(loop_, &exchange_->uv.tcp) == 0);
   exchange_->uv.handle.data = exchange_;
+  if (address_.starts_with(lease::kTlsPrefix)) return Fail("cannot be asked: a server speaks no TLS to its parent");
   const auto endpoint = ParseEndpoint(address_.starts_with("tcp:") ? address_.substr(4) : "");
   union {
     sockaddr any;
