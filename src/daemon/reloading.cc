@@ -13,6 +13,7 @@
 #include "io/clock.h"
 #include "io/files.h"
 #include "io/thread_pool.h"
+#include "limiter/kept_penalties.h"
 #include "rule/rulebook.h"
 
 namespace dthrottle {
@@ -189,6 +190,7 @@ void Reloading::Adopt(Loaded& loaded, ReloadOutcome& outcome) {
   host_.settings = std::move(loaded.loaded.settings);
   if (base_ != loaded.base) FreeElsewhere(std::exchange(base_, std::move(loaded.base)));
   host_.limiter.Adopt(std::move(loaded.amended.rules));
+  ShortenPenalties(host_.limiter, Now());
   host_.rules_since = loaded.amended.since;
   host_.follow(outcome.problems);
   Work();
@@ -198,6 +200,7 @@ void Reloading::Adopt(Loaded& loaded, ReloadOutcome& outcome) {
 void Reloading::AdoptAmended(AmendedRules amended) {
   const bool follow = PartsHaveToFollow(*amended.rules, host_.limiter.rules());
   host_.limiter.Adopt(std::move(amended.rules));
+  ShortenPenalties(host_.limiter, Now());
   host_.rules_since = amended.since;
   if (follow) {
     std::vector<std::string> problems;

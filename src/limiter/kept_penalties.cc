@@ -53,16 +53,24 @@ std::vector<KeptPenalty> Read(std::string_view bytes, Instant now) {
   return penalties;
 }
 
-void Restore(LimiterCore& core, const KeptPenalty& kept, Instant now) {
-  const Query query{{kept.tag, kept.is_digest}};
-  const std::uint64_t hash = core.table->Hash(query.tag);
+// Calls use(hash, terms) with what the tag's rule says of penalties, if it has any, with the tag's shard locked.
+template <class Use>
+void WithTerms(LimiterCore& core, const Tag& tag, Instant now, Use&& use) {
+  const Query query{tag};
+  const std::uint64_t hash = core.table->Hash(tag);
   Table::Shard shard(*core.table, hash);
-  const Slot* const slot = shard.Find(query.tag, now);
-  if (slot == nullptr && query.tag.is_digest) return;    // nobody knows its rule
+  const Slot* const slot = shard.Find(tag, now);
+  if (slot == nullptr && tag.is_digest) return;    // nobody knows its rule
   const auto index = LimitOf(*core.rules, query, slot);
   if (!index.has_value() || !core.limit(*index).penalizes) return;
-  const PenaltyAt its{KeptTag(query.tag), kept.until, kept.length, kept.heard};
-  core.penalties.Restore(its, hash, core.rules->penalty(core.limit(*index)), now);
+  use(hash, core.rules->penalty(core.limit(*index)));
+}
+
+void Restore(LimiterCore& core, const KeptPenalty& kept, Instant now) {
+  const Tag tag{kept.tag, kept.is_digest};
+  WithTerms(core, tag, now, [&](std::uint64_t hash, const Penalty& terms) {
+    core.penalties.Restore({KeptTag(tag), kept.until, kept.length, kept.heard}, hash, terms, now);
+  });
 }
 
 }    // namespace
@@ -80,6 +88,17 @@ std::string KeepPenalties(Limiter& limiter, Instant now) {
 
 void RestorePenalties(Limiter& limiter, std::string_view kept, Instant now) {
   for (const KeptPenalty& its : Read(kept, now)) Restore(limiter.ways().core(), its, now);
+}
+
+void ShortenPenalties(Limiter& limiter, Instant now) {
+  LimiterCore& core = limiter.ways().core();
+  std::vector<KeptTag> tags;
+  core.penalties.ForEach(core.ShardLock(), now, [&](const PenaltyAt& its) { tags.push_back(its.tag); });
+  for (const KeptTag& its : tags) {
+    WithTerms(core, its.tag(), now, [&](std::uint64_t hash, const Penalty& terms) {
+      core.penalties.Shorten(hash, terms, now);
+    });
+  }
 }
 
 }    // namespace dthrottle

@@ -1,5 +1,5 @@
-// Penalties over a restart: those in force go on, and those that ended lately make the next one of their tag longer. The
-// thread that owns the limiter calls.
+// Penalties over a restart and under other rules: those in force go on, no longer than rules say, and those that ended
+// lately make the next one of their tag longer. The thread that owns the limiter calls.
 #pragma once
 
 #include <string>
@@ -16,5 +16,8 @@ std::string KeepPenalties(Limiter& limiter, Instant now);
 // Goes on with what a process before has left, as far as rules have penalties still, and no longer than they say now.
 // What cannot be read is as none.
 void RestorePenalties(Limiter& limiter, std::string_view kept, Instant now);
+
+// The limiter has adopted other rules: no penalty lasts longer than they say.
+void ShortenPenalties(Limiter& limiter, Instant now);
 
 }    // namespace dthrottle

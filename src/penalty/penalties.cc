@@ -15,6 +15,11 @@ Duration LongestUnder(const Penalty& terms) {
   return terms.doubling ? Penalties::kLongest : terms.lasts;
 }
 
+void Cut(PenaltyAt& its, const Penalty& terms, Instant now) {
+  its.until = std::min(its.until, now + LongestUnder(terms));
+  its.length = std::min(its.length, LongestUnder(terms));
+}
+
 }    // namespace
 
 void Penalties::Enable() {
@@ -116,10 +121,13 @@ bool Penalties::Hear(const Tag& tag, std::uint64_t hash, const Penalty& terms, I
 }
 
 void Penalties::Restore(PenaltyAt left, std::uint64_t hash, const Penalty& terms, Instant now) {
-  left.until = std::min(left.until, now + LongestUnder(terms));
-  left.length = std::min(left.length, LongestUnder(terms));
+  Cut(left, terms, now);
   if (!left.remembered(now)) return;
   if (const std::size_t at = PlaceOf(hash, now); at != Table::kNone) (*table_)[at] = left;
+}
+
+void Penalties::Shorten(std::uint64_t hash, const Penalty& terms, Instant now) {
+  if (const std::size_t at = table_->Find(hash); at != Table::kNone) Cut((*table_)[at], terms, now);
 }
 
 void Penalties::PassOn(std::uint64_t hash, Duration known, Instant now) {

@@ -96,6 +96,9 @@ class Penalties {
   // lasts no longer than the rule says now. One that is not remembered any more is left out.
   void Restore(PenaltyAt left, std::uint64_t hash, const Penalty& terms, Instant now);
 
+  // The one of the tag, if there is one, lasts no longer than the rule says now.
+  void Shorten(std::uint64_t hash, const Penalty& terms, Instant now);
+
   // An owner of tags has heard of it from one host, and tells all others: what is new, and again at most once a second.
   // `known`: what Left said before.
   void PassOn(std::uint64_t hash, Duration known, Instant now);

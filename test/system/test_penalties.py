@@ -5,7 +5,7 @@ import time
 import unittest
 
 from common import SystemTest, report
-from daemon import rule, wait_until
+from daemon import Daemon, rule, wait_until
 from fleet import Fleet, wait_all_hear, wait_owners_hear
 
 LOGIN = rule(name="login", match="login:*", burst=5, **{"penalty.after": 3, "penalty.lasts": "1h"})
@@ -48,6 +48,18 @@ class Penalties(SystemTest):
     def test_owners_find_out_a_client_that_goes_from_host_to_host(self):
         with owned(MANY) as hosts:
             self._go_round(hosts)
+
+    def test_a_shorter_penalty_after_a_reload_holds_for_those_in_force_too(self):
+        def login(lasts):
+            return rule(name="login", match="login:*", burst=2, **{"penalty.after": 1, "penalty.lasts": lasts})
+
+        with Daemon(login("1h"), rule()) as daemon:
+            daemon.ask(["login:a"] * 5)
+            (row,) = daemon.admin_json("penalties")
+            self.assertGreater(row["left_s"], 3000)
+            daemon.write_settings(login("2s"), rule())
+            daemon.hang_up()
+            wait_until(lambda: penalized(daemon) == {}, "it is over")
 
     def _go_round(self, hosts):
         refused = 0

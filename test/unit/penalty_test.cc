@@ -180,6 +180,32 @@ TEST_CASE("penalty: one that a process has left, in force or over, doubles as wi
   CHECK(Left(shorter, "login:a", kNow + 150s) == 5s);
 }
 
+TEST_CASE("penalty: under other rules one in force lasts no longer than they say") {
+  const auto rules = [](const char* lasts) {
+    return fmt::format("[[rule]]\nname=\"login\"\nmatch=\"login:*\"\nburst=1\nrate=1\n"
+                       "penalty={{ after = 1, lasts = \"{}\" }}\n[[rule]]\nname=\"default\"\nburst=1\nrate=1\n",
+                       lasts);
+  };
+  Host host(rules("1h"));
+  Refuse(host, "login:a", 1, kNow);
+  Refuse(host, "login:b", 1, kNow);
+  const auto adopt = [&](const std::string& toml, Instant now) {
+    host.limiter->Adopt(testing::Rules(toml));
+    ShortenPenalties(*host.limiter, now);
+    while (host.limiter->Tick(now)) {
+    }
+  };
+  adopt(rules("2h"), kNow + 1s);
+  CHECK(Left(host, "login:a", kNow + 1s) == 1h - 1s);
+  adopt(rules("5s"), kNow + 2s);
+  CHECK(Left(host, "login:a", kNow + 2s) == 5s);
+  CHECK(Penalized(*host.limiter, kNow + 2s).front().length == 5s);
+  adopt("[[rule]]\nname=\"default\"\nburst=1\nrate=1\n", kNow + 3s);    // none any more: nothing to go by
+  adopt(rules("1h"), kNow + 4s);
+  CHECK(Left(host, "login:b", kNow + 4s) == 3s);
+  CHECK(host.Serves("login:a", kNow + 7s));
+}
+
 // What version 1 of the state says of each penalty.
 struct EndOnly {
   std::string tag;
