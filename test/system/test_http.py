@@ -145,6 +145,18 @@ class Decisions(SystemTest):
             self.assertEqual(answer["title"], "The cost is more than the quota")
             self.assertNotIn("Retry-After", headers)
 
+    def test_where_the_host_sheds_load_nobody_knows_for_how_long(self):
+        hot = {"signal": "reported", "low": 1, "high": 2}
+        with HttpDaemon(rule(burst=5, shed=True), shed=hot) as daemon:
+            daemon.get("/check?tag=C")
+            daemon.admin("shed 3")
+            status, headers, body = daemon.get("/check?tag=C")
+            answer = json.loads(body)
+            self.assertEqual((status, answer["retry_after"], answer["remaining"]), (503, None, 4))
+            self.assertEqual(headers["Retry-After"], "1")
+            status, _, body = daemon.get("/check?tag=C&peek=1")
+            self.assertEqual((status, json.loads(body)["retry_after"]), (200, 0))
+
     def test_an_answer_that_waits_is_held_and_others_are_not(self):
         with HttpDaemon(rule(burst=1, rate=4, delay="1m")) as daemon:
             begin = time.monotonic()

@@ -47,12 +47,10 @@ struct HttpService::Decision {
   const Shape& shape() const { return nearest->standing.shape; }
   Duration until_full() const { return nearest->standing.UntilFull(now); }
 
-  // Until the same would be served, which nobody knows of a hot host; none: it costs more than the burst, or all
-  // places are taken.
-  std::optional<Duration> retry() const {
-    if (allowed()) return Duration::zero();
-    return refusal->why == kShed ? std::optional(Duration::zero()) : refusal->wait;
-  }
+  bool shed() const { return !allowed() && refusal->why == kShed; }
+  // Until the same would be served; none: nobody knows, because the host sheds load or all places are taken, or it
+  // costs more than the burst.
+  std::optional<Duration> retry() const { return allowed() ? std::optional(Duration::zero()) : refusal->wait; }
 };
 
 void HttpService::DecideRun(std::span<const Asked> run, Instant now) {
@@ -154,7 +152,7 @@ HttpReply HttpService::Render(const Decision& d, Form form) const {
   reply.content_type = d.allowed() ? "application/json" : "application/problem+json";
   if (d.allowed()) {
     reply.body += '{';
-  } else if (d.refusal->why == kShed) {
+  } else if (d.shed()) {
     reply.status = 503;
     Append(reply.body, R"({"type":")", kReducedCapacity, R"(","title":"The host sheds load","status":503,)");
   } else {
@@ -181,8 +179,10 @@ void HttpService::AddLimitFields(std::string& fields, const Decision& d) const {
     Append(fields, "X-RateLimit-Limit: ", quota, "\r\nX-RateLimit-Remaining: ", remaining,
            "\r\nX-RateLimit-Reset: ", next, "\r\n");
   }
-  if (const auto retry = d.retry(); !d.allowed() && retry.has_value()) {
-    Append(fields, "Retry-After: ", std::max<std::int64_t>(1, WholeSeconds(*retry)), "\r\n");
+  // A hot host may serve the next request: chance decides.
+  if (const auto retry = d.retry(); !d.allowed() && (retry.has_value() || d.shed())) {
+    const Duration wait = retry.value_or(Duration::zero());
+    Append(fields, "Retry-After: ", std::max<std::int64_t>(1, WholeSeconds(wait)), "\r\n");
   }
 }
 
