@@ -97,6 +97,15 @@ class Holds(SystemTest):
                 self.assertAlmostEqual(level(daemon, "b"), 500, delta=0.01)
                 self.assertEqual(daemon.stats()["holds"], 50)
 
+    def test_a_connection_is_kept_for_what_ends_with_it_and_closed_as_idle_beside_any_other_hold(self):
+        with AskDaemon(rule(name="all", burst=1000), ask={"idle_timeout": "1s"}) as daemon, \
+                Asker(daemon.ask_path) as free, Asker(daemon.ask_path) as bound:
+            self.assertTrue(bound.ask("hold 60000 here 4 b").startswith("OK "))
+            self.assertTrue(free.ask("hold 60000 4 a").startswith("OK "))
+            self.assertEqual(free.sock.recv(9), b"")
+            self.assertEqual(daemon.stats()["holds"], 2)
+            self.assertEqual(bound.ask("peek 0 b"), "OK 996")
+
     def test_a_hold_that_nobody_settles_gives_back_when_its_time_ends(self):
         with AskDaemon(rule(name="all", burst=1000)) as daemon, Asker(daemon.ask_path) as asker:
             number = asker.ask("hold 50 400 a").split()[1]
