@@ -86,6 +86,7 @@ int CheckOnly(const std::string& path, bool takes_over, std::uint32_t handover_v
   if (const auto problem = loaded.ok() ? WhyNoQuotaFile(loaded, takes_over) : std::nullopt) {
     loaded.problems.push_back(*problem);
   }
+  if (loaded.ok()) CheckFeatureFiles(loaded, takes_over);
   if (takes_over) FindMissingDirectories(loaded);
   for (const Problem& problem : loaded.problems) fmt::print("{}\n", Format(problem));
   bool good = loaded.ok();

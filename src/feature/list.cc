@@ -14,6 +14,10 @@ std::vector<std::unique_ptr<Feature>> MakeFeatures([[maybe_unused]] const Featur
   return all;
 }
 
+void CheckFeatureFiles([[maybe_unused]] LoadedSettings& loaded, [[maybe_unused]] bool as_daemon) {
+  SetLimitsFeature::CheckFile(loaded, as_daemon);
+}
+
 std::vector<std::string> CheckFeatures([[maybe_unused]] const Settings& settings) {
   std::vector<std::string> warnings;
   SetLimitsFeature::Check(settings, warnings);

@@ -183,6 +183,12 @@ bool WriteAll(int fd, std::string_view bytes) {
     bytes.remove_prefix(static_cast<std::size_t>(n));
   }
   return true;
+FileResult<void> CheckFolderOf(const std::string& path) {
+  const std::string folder = path.substr(0, path.rfind('/') + 1);
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) return Failed(path, "cannot make it");
+  return {};
+}
+
 }
 
 FileResult<void> ReplaceFile(const std::string& path, std::string_view text) {

@@ -47,6 +47,9 @@ void OpenStandardDescriptors();
 // other names, that is empty or begins as `is_ours` expects. Anything else is somebody's by mistake, and stays whole.
 FileResult<void> CheckStateFile(const std::string& path, IsOurs is_ours);
 
+// Whether files can be made beside `path`, as each writing by ReplaceFile does.
+FileResult<void> CheckFolderOf(const std::string& path);
+
 // Writes all of it, in as many calls as that takes. False: errno says why the rest is not written.
 bool WriteAll(int fd, std::string_view bytes);
 

@@ -16,7 +16,7 @@ from daemon import DTHROTTLECTL, DTHROTTLED, FIGURES, SANITIZED, Daemon, fresh_d
 from fleet import Fleet, wait_all_hear
 from test_upgrade import upgrade
 
-EX_USAGE, EX_DATAERR = 64, 65
+EX_USAGE, EX_DATAERR, EX_CONFIG = 64, 65, 78
 TOKEN = "a token of 24 characters"
 A_MINUTE = r"^in (1m|5\ds)$"    # by what is shown some seconds later at most
 MANY = 64 if FIGURES else 8
@@ -260,6 +260,24 @@ class OneHost(ParallelTest):
             self.assertEqual(burst(daemon, "C"), 5)
             self.assertGreaterEqual(daemon.stats()["set_limits_unsaved"], 6)
 
+    def test_a_file_that_cannot_be_made_is_warned_of_and_the_list_says_which_limits_are_not_kept(self):
+        directory = fresh_directory() / "kept"
+        with Daemon(rule(burst=10), operator={"limits_file": f"{directory}/limits"}) as daemon:
+            warning = f"operator.limits_file: {directory}/limits: cannot make it: No such file or directory"
+            checked = run(DTHROTTLED, "--check", daemon.settings_path)
+            self.assertEqual((checked.returncode, warning in checked.stdout, warning in daemon.log), (0, True, True),
+                             checked.stdout + daemon.log)
+            notes = lambda: {row["name"]: row["note"] for row in daemon.admin_json("limit list")}
+            daemon.admin("limit set tag 5 1 - lost")
+            self.assertIn("not kept over a restart: ", notes()["lost"])
+            directory.mkdir()
+            daemon.admin("limit set tag 5 1 - kept")
+            self.assertEqual(notes(), {"lost": None, "kept": None})
+            directory.rename(directory.with_name("away"))
+            daemon.admin("limit set tag 6 1 - lost")
+            self.assertIsNone(notes()["kept"])
+            self.assertIn("not kept over a restart: ", notes()["lost"])
+
     def test_a_limit_of_a_tag_that_no_query_can_have_says_so(self):
         with Daemon(rule(), query={"max_tag_bytes": 32}) as daemon:
             notes = [daemon.admin_json(f"limit set tag 5 1 - {'a' * size}")["note"] for size in (32, 33)]
@@ -300,6 +318,9 @@ class OneHost(ParallelTest):
             daemon.start()
         self.assertEqual(foreign.read_text(), "do not lose me\n")
         self.assertIn("operator.limits_file", daemon.log)
+        checked = run(DTHROTTLED, "--check", daemon.settings_path)
+        self.assertEqual(checked.returncode, EX_CONFIG, checked.stdout)
+        self.assertIn(f'error: operator.limits_file = "{foreign}": {foreign}: was not written by dthrottle', checked.stdout)
 
 
 class Rules(ParallelTest):

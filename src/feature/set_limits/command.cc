@@ -109,7 +109,8 @@ Extension::Json SetLimitsFeature::Describe(const SignedLimit& signed_limit) cons
                                                              : "in " + SpanText(std::max(limit.until - wall, Duration()));
   if (limit.clears) answer["ends"] = "cleared";
   answer["hosts"] = signed_limit.local() ? "this one" : "all";
-  const std::string note = NoteOn(limit);
+  std::string note = WhyNotKept(limit);
+  if (const std::string why = NoteOn(limit); !why.empty()) note += (note.empty() ? "" : "; ") + why;
   answer["note"] = note.empty() ? Json() : Json(note);
   return answer;
 }

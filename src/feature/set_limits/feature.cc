@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "admin/admin.h"
@@ -36,6 +37,22 @@ std::string_view Complaint(SetLimits::Outcome outcome) {
   return "";
 }
 
+// The path of the file that keeps limits; empty: none does.
+std::string PathOfFile(const Settings& settings) {
+  const std::string &own = settings.operators.limits_file, &table = settings.table.file;
+  return own.empty() && !table.empty() ? table + ".limits" : own;
+}
+
+// Whether a file that the settings name can be written. Without one it is beside the table.
+FileResult<void> CheckFolder(const Settings& settings) {
+  const std::string& path = settings.operators.limits_file;
+  return path.empty() ? FileResult<void>() : CheckFolderOf(path);
+}
+
+std::string NotKept(const FileError& why) {
+  return "operator.limits_file: " + why.message + ": limits that are set are not kept";
+}
+
 }    // namespace
 
 SetLimitsFeature::SetLimitsFeature(const FeatureHost& host) : host_(host), spreading_(set_, {}, FreshPrng()) {}
@@ -44,6 +61,17 @@ SetLimitsFeature::SetLimitsFeature(const FeatureHost& host) : host_(host), sprea
 
 void SetLimitsFeature::Check(const Settings& settings, std::vector<std::string>& warnings) {
   static_cast<void>(ReadOperators(settings, CheckedOwner(), warnings));
+  const auto folder = CheckFolder(settings);    // of the daemon's user, perhaps
+  if (!folder && folder.error().code == ENOENT) warnings.push_back(NotKept(folder.error()));
+}
+
+void SetLimitsFeature::CheckFile(LoadedSettings& loaded, bool as_daemon) {
+  const std::string path = PathOfFile(loaded.settings);
+  const auto usable = path.empty() ? FileResult<void>() : CheckStateFile(path, SetLimits::IsFile);
+  if (usable) return;
+  const int code = usable.error().code;
+  if (!as_daemon && (code == EACCES || code == EPERM)) return;
+  loaded.problems.push_back(loaded.ErrorAt("operator", "limits_file", usable.error().message));
 }
 
 void SetLimitsFeature::Prepare() {
@@ -51,13 +79,13 @@ void SetLimitsFeature::Prepare() {
   std::vector<std::string> problems;
   TakeKeys(problems);
   for (const std::string& problem : problems) host_.log.Warning("{}", problem);
-  path_ = settings.operators.limits_file;
-  if (path_.empty() && !settings.table.file.empty()) path_ = settings.table.file + ".limits";
+  path_ = PathOfFile(settings);
   if (!path_.empty()) {
     if (const auto usable = CheckStateFile(path_, SetLimits::IsFile); !usable) {
       throw StartFailure{ExitCode(usable.error().code), "operator.limits_file: " + usable.error().message};
     }
   }
+  if (const auto folder = CheckFolder(settings); !folder) host_.log.Warning("{}", NotKept(folder.error()));
   if (!settings.operators.limits_file.empty()) TakeLock();
   TakeNewest();
 }
@@ -74,6 +102,7 @@ void SetLimitsFeature::TakeNewest() {
     TakeFile(left.bytes, "limits of the program before");
   } else if (!text.empty()) {
     TakeFile(text, path_);
+    written_ = AllStamps();
   }
 }
 
@@ -124,6 +153,7 @@ void SetLimitsFeature::Start() {
   started_ = true;
   if (!path_.empty()) {
     const auto text = [this] {
+      writing_ = AllStamps();
       const std::lock_guard lock(mutex_);
       return set_.File(WallClock());
     };
@@ -281,11 +311,29 @@ void SetLimitsFeature::Write(KeptText::Done done) {
 }
 
 void SetLimitsFeature::OnWritten(const std::string& trouble) {
-  const bool was_kept = std::exchange(kept_, trouble.empty());
-  written_at_ = kept_ ? WallClock() : Duration();    // OnTimer tries again
-  if (kept_) return;
+  const bool was_kept = std::exchange(trouble_, trouble).empty();
+  const bool is_kept = trouble.empty();
+  written_at_ = is_kept ? WallClock() : Duration();    // OnTimer tries again
+  if (is_kept) {
+    written_ = std::move(writing_);
+    return;
+  }
   ++unsaved_;
   if (was_kept) host_.log.Warning("limits that are set are not kept: {}", trouble);
+}
+
+SetLimits::Stamps SetLimitsFeature::AllStamps() const {
+  const std::lock_guard lock(mutex_);
+  SetLimits::Stamps stamps;
+  for (const auto& [name, its] : set_.entries()) stamps.emplace(name, its.limit.stamp);
+  return stamps;
+}
+
+std::string SetLimitsFeature::WhyNotKept(const SetLimit& limit) const {
+  if (trouble_.empty()) return "";
+  const auto kept = written_.find(SetLimits::NameOf(limit));
+  const bool is_kept = kept != written_.end() && kept->second == limit.stamp;
+  return is_kept ? "" : "not kept over a restart: " + trouble_;
 }
 
 bool SetLimitsFeature::HasAny() const {

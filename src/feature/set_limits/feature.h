@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bus/tenant.h"
+#include "config/load.h"
 #include "config/settings.h"
 #include "feature/feature.h"
 #include "feature/set_limits/spreading.h"
@@ -29,6 +30,10 @@ class SetLimitsFeature final : public Feature {
 
   // What a start would warn of in the files of [operator], a line each.
   static void Check(const Settings& settings, std::vector<std::string>& warnings);
+
+  // Adds what would stop a start: the file of limits is somebody else's. `as_daemon`: this is the daemon's user, and the
+  // file has to be usable; else the check may be made for another user, and passes over what it may not read.
+  static void CheckFile(LoadedSettings& loaded, bool as_daemon);
 
   void Prepare() override;
   void Start() override;
@@ -87,13 +92,15 @@ class SetLimitsFeature final : public Feature {
   std::string Unusable() const;
   Result<SignedLimit> Authorized(const SetLimit& limit, bool with_own_key) const;
   Json Describe(const SignedLimit& limit) const;
-  std::string NoteOn(const SetLimit& limit) const;    // empty: none
+  std::string NoteOn(const SetLimit& limit) const;        // empty: none
+  std::string WhyNotKept(const SetLimit& limit) const;    // empty: the file has it, or nothing says otherwise
   Json List() const;
   std::string By(const SignedLimit& limit) const;
   bool TakeKeys(std::vector<std::string>& problems);
   void TakeLock();
   void TakeNewest();
   void TakeFile(std::string_view text, std::string_view from);
+  SetLimits::Stamps AllStamps() const;
   std::string AsideComplaint() const;    // empty: nothing is set aside
   void OnNews();
   void PutInForce(KeptText::Done done = Nobody);
@@ -119,7 +126,8 @@ class SetLimitsFeature final : public Feature {
   Duration ends_at_ = Duration::max();    // since 1970: the next of the limits that are in force
   Duration written_at_{};                 // since 1970: the file
   std::uint64_t unsaved_ = 0;
-  bool kept_ = true;    // the last writing went well
+  std::string trouble_;                   // of the last writing; empty: none
+  SetLimits::Stamps writing_, written_;    // of the limits that are being written, and that the file has
 };
 
 }    // namespace dthrottle

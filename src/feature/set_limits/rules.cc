@@ -94,14 +94,7 @@ void SetLimitsFeature::Set(SignedLimit limit, std::function<void(Json)> reply) {
     const std::lock_guard lock(mutex_);
     spreading_.TakeNews();
   }
-  PutInForce([this, limit = std::move(limit), reply = std::move(reply)](const std::string& trouble) {
-    Json answer = Describe(limit);
-    if (!trouble.empty()) {
-      const std::string others = answer["note"].is_null() ? "" : "; " + answer["note"].get<std::string>();
-      answer["note"] = "not kept over a restart: " + trouble + others;
-    }
-    reply(std::move(answer));
-  });
+  PutInForce([this, limit = std::move(limit), reply = std::move(reply)](const std::string&) { reply(Describe(limit)); });
 }
 
 }    // namespace dthrottle

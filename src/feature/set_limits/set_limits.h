@@ -46,6 +46,7 @@ class SetLimits {
 
   using Name = std::pair<LimitOf, std::string>;    // rules have no name, because there are no others
   using Entries = std::map<Name, SignedLimit>;
+  using Stamps = std::map<Name, Duration>;
 
   static Name NameOf(const SetLimit& limit) {
     return {limit.of, limit.of == LimitOf::kRules ? std::string() : limit.name};
