@@ -579,6 +579,15 @@ TEST_CASE("a rule that no tag finds is a warning") {
   CHECK(said(rule("a", "match_cidrs=[\"10.0.0.0/8\"]") + rule("b", "match=\"x\"") + rule("c", "")) == "");
 }
 
+TEST_CASE("a rule for the empty tag alone is a warning") {
+  const std::string rule = "[[rule]]\nname=\"a\"\nburst=10\nrate=1\n";
+  CHECK(Problems(rule + "match=\"\"\n") ==
+        std::vector<std::string>{"f:1:1: warning: rule \"a\": match = \"\" is the empty tag alone; without match the rule "
+                                 "is the default"});
+  CHECK(Problems(rule).empty());
+  CHECK(Problems(rule + "match_cidrs=[\"10.0.0.0/8\"]\n").empty());
+}
+
 TEST_CASE("text that is not TOML is one error with its place") {
   const auto problems = Problems("[query]\nthreads = \n");
   REQUIRE(problems.size() == 1);

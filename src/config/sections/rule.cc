@@ -437,6 +437,10 @@ void CheckReach(Findings& f) {
   };
   for (std::size_t i = 0; i < rules.size(); ++i) {
     if (!rules[i].match.has_value()) continue;
+    if (rules[i].match->empty() && !rules[i].networks.has_value()) {
+      f.Warn(f.rules[i], fmt::format("rule \"{}\": match = \"\" is the empty tag alone; without match the rule is the "
+                                     "default", rules[i].name));
+    }
     if (const std::string why = taken.Complaint(i); !why.empty()) warn(i, why);
     taken.Add(i);
   }
