@@ -1,5 +1,7 @@
 #include "rule/glob.h"
 
+#include <algorithm>
+
 namespace dthrottle {
 
 Result<Glob> Glob::Compile(std::string_view pattern) {
@@ -72,6 +74,23 @@ bool Glob::MatchesEnds(std::string_view head, std::string_view tail) const {
   const Piece& last = pieces_.back();
   if (pieces_.size() == 1 || first.size() > head.size() || last.size() > tail.size()) return false;
   return PieceAt(first, head, 0) && PieceAt(last, tail, tail.size() - last.size());
+}
+
+std::string Glob::Example() const {
+  constexpr std::string_view kLiked = "abcdefghijklmnopqrstuvwxyz0123456789";
+  const auto byte_of = [&](const Byte& place) {
+    const auto liked = std::ranges::find_if(kLiked, [&](char c) { return place[static_cast<unsigned char>(c)]; });
+    if (liked != kLiked.end()) return *liked;
+    std::size_t byte = 0;
+    while (byte + 1 < place.size() && !place[byte]) ++byte;
+    return static_cast<char>(byte);
+  };
+  std::string tag;
+  for (const Piece& piece : pieces_) {
+    if (&piece != pieces_.data()) tag += 'x';    // for the star
+    for (const Byte& place : piece) tag += byte_of(place);
+  }
+  return tag;
 }
 
 bool Glob::MayBegin(unsigned char byte) const {

@@ -28,6 +28,9 @@ class Glob {
   // The bytes that the pattern begins with and that stand for themselves, before its first `*`, `?` or `[`.
   const std::string& literal_head() const { return head_; }
 
+  // A tag that matches, of letters and digits where the pattern leaves the choice.
+  std::string Example() const;
+
   // False if no tag that begins (ends) with this byte can match.
   bool MayBegin(unsigned char byte) const;
   bool MayEnd(unsigned char byte) const;

@@ -296,6 +296,14 @@ TEST_CASE("also: what limits nothing or itself is a warning, and what is none of
         std::string::npos);
   CHECK(Problems("[[rule]]\nmatch=\"*/*\"\nalso=[\"before /\"]\n").find("\"acme\", is under no rule") != std::string::npos);
   CHECK(ProblemsOf(kTiers).empty());
+  // A rule of one tenant or of one network limits that one.
+  const std::string by_tenant = "[[rule]]\nmatch=\"*/*\"\nalso=[\"before /\"]\n";
+  CHECK(Problems("[[rule]]\nmatch=\"api\"\n" + by_tenant).empty());
+  CHECK(Problems(by_tenant + "[[rule]]\nmatch=\"api[0-9]\"\n").empty());
+  CHECK(Problems("[[rule]]\nmatch=\"api/all\"\n" + by_tenant).find("is under no rule") != std::string::npos);
+  CHECK(Problems("[[rule]]\nmatch=\"ip:10.0.0.0/8\"\n[[rule]]\nmatch=\"ip:*\"\nalso=[\"ipv4/8\"]\n").empty());
+  CHECK(Problems("[[rule]]\nmatch=\"ip:10.0.0.0/9\"\n[[rule]]\nmatch=\"ip:*\"\nalso=[\"ipv4/8\"]\n")
+            .find("is under the same rule") != std::string::npos);
   for (const char* wrong : {"ipv4/33", "ipv6/0", "ipv6/129", "before ", "after /", "ipv4/24x"}) {
     CAPTURE(wrong);
     CHECK(Problems(fmt::format("[[rule]]\nalso=[\"{}\"]\n", wrong)).find("must be a list of at most 8") !=

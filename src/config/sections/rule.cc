@@ -449,15 +449,38 @@ void CheckReach(Findings& f) {
   }
 }
 
+// What tags of the rule begin with, which derivations pass over.
+std::string HeadOf(const Rule& rule) {
+  return rule.match.has_value() ? Glob::Compile(*rule.match)->literal_head() : std::string();
+}
+
 // What the derivation makes of a tag that the rule is for.
 std::string DerivedExample(const Rule& rule, const Derivation& derivation) {
   using Kind = Derivation::Kind;
-  const std::string head = rule.match.has_value() ? Glob::Compile(*rule.match)->literal_head() : std::string();
+  const std::string head = HeadOf(rule);
   const std::string rest = derivation.kind == Kind::kIpv4   ? "192.0.2.77"
                            : derivation.kind == Kind::kIpv6 ? "2001:db8:7:1::9"
                                                             : fmt::format("acme{}bob", derivation.separator);
   std::array<char, kTagBytesMax> text;
   return std::string(Derive(derivation, {(head + rest).substr(0, kTagBytesMax)}, head.size(), text).value_or(head));
+}
+
+// Whether a tag of another rule is derived from one of rule `i`: the other rule's match says what DerivedExample cannot
+// guess, such as the one tenant that has a limit.
+bool LimitsSome(const std::vector<Rule>& all, const Rulebook& rules, std::size_t i, const Derivation& derivation) {
+  const std::string head = HeadOf(all[i]);
+  const auto is_derived = [&](const std::string& tag) {
+    const std::string from = derivation.kind == Derivation::Kind::kBefore ? tag + derivation.separator + "bob"
+                                                                          : tag.substr(0, tag.rfind('/'));
+    if (from.size() > kTagBytesMax || !from.starts_with(head) || rules.Find(from) != i) return false;
+    std::array<char, kTagBytesMax> text;
+    return Derive(derivation, {from}, head.size(), text) == tag;
+  };
+  return std::ranges::any_of(all, [&](const Rule& other) {
+    if (&other == &all[i] || !other.match.has_value()) return false;
+    const std::string tag = Glob::Compile(*other.match)->Example();
+    return is_derived(tag) && rules.Find(tag) != i;
+  });
 }
 
 // A derived tag that finds the rule it is derived under, or none, has no limit of its own.
@@ -469,7 +492,7 @@ void CheckAlso(Findings& f) {
     for (const Derivation& derivation : s.rules[i].also) {
       const std::string example = DerivedExample(s.rules[i], derivation);
       const auto found = rules.Find(example);
-      if (found.has_value() && *found != i) continue;
+      if ((found.has_value() && *found != i) || LimitsSome(s.rules, rules, i, derivation)) continue;
       f.Warn(f.rules[i], fmt::format("rule \"{}\": also \"{}\": such a tag, {}, {}", s.rules[i].name,
                                      FormatDerivation(derivation), Quote(Value(example)),
                                      found.has_value() ? "is under the same rule; give it a rule before this one"
