@@ -57,21 +57,13 @@ FileResult<std::string> CountsLeft(HandedSection left, const std::string& file) 
   return QuotaFile::Pack(region->bytes());
 }
 
-// Whether a file that is not there can be made.
-FileResult<void> CheckFolder(const std::string& path) {
-  const std::string folder = path.substr(0, path.rfind('/') + 1);
-  if (::access(path.c_str(), F_OK) == 0 || ::access(folder.c_str(), W_OK | X_OK) == 0) return {};
-  return tl::unexpected(FileError{errno, fmt::format("{}: cannot make it: {}", path, std::strerror(errno))});
-}
-
 }    // namespace
 
 std::optional<Problem> WhyNoQuotaFile(const LoadedSettings& loaded, bool as_daemon) {
   const Settings& s = loaded.settings;
   const auto counts = [](const Rule& rule) { return rule.quota > 0 && rule.mode != Mode::kOff; };
   if (s.quota.file.empty() || std::ranges::none_of(s.rules, counts)) return std::nullopt;
-  auto usable = CheckStateFile(s.quota.file, QuotaFile::IsQuotaFile);
-  if (usable) usable = CheckFolder(s.quota.file);
+  const auto usable = MappedRegion::Check(s.quota.file, as_daemon ? s.quota.memory : 0, QuotaFile::IsQuotaFile);
   if (usable) return std::nullopt;
   const int code = usable.error().code;
   if (!as_daemon && (code == EACCES || code == EPERM)) return std::nullopt;

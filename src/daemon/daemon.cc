@@ -275,6 +275,7 @@ void Daemon::MakeParts() {
                                                      .front_ends = running_->listening,
                                                      .service = service_,
                                                      .log = log_,
+                                                     .listening = [this] { return sockets_.Handed(); },
                                                      .left = [this](bool rules) { return Left(rules); }});
   running_->list.push_back(&sockets_);
   running_->list.push_back(&running_->counting.emplace(&loop_, *running_->table_limiter, settings_, log_, handed_));
@@ -343,7 +344,7 @@ void Daemon::Run() {
 // by that key at the next start.
 Handover Daemon::Left(bool with_rules) const {
   Handover handover;
-  sockets_.HandOver(handover);
+  handover.listeners = sockets_.Handed();
   for (const Part* const part : running_->list) part->Keep(handover.sections);
   handover.sections.push_back(running_->memory->Left(running_->table_limiter->Notes()));
   handover.sections.push_back(LeftKeys(running_->table_limiter->table().keys()));

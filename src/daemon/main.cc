@@ -9,19 +9,17 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
-#include <cstring>
-#include <set>
 #include <system_error>
 
 #include "base/check.h"
 #include "carrier/list.h"
-#include "config/listeners.h"
 #include "config/load.h"
 #include "daemon/confine.h"
 #include "daemon/counting.h"
 #include "daemon/daemon.h"
 #include "daemon/dividing_options.h"
 #include "daemon/elsewhere.h"
+#include "daemon/takeover.h"
 #include "feature/list.h"
 #include "frontend/list.h"
 #include "io/files.h"
@@ -51,22 +49,6 @@ std::string RuntimeDir() {
   return IsUsableDirectory(own) ? own : system;
 }
 
-// Adds an error for each directory of the table or of a Unix socket that is missing. A plain check passes over them: it
-// may be for another host, or come before the first start.
-void FindMissingDirectories(LoadedSettings& loaded) {
-  std::set<std::string> missing;
-  const auto look = [&](std::string_view key, const std::string& path) {
-    const std::string directory = path.substr(0, path.rfind('/') + 1);
-    if (path.empty() || ::access(directory.c_str(), F_OK) == 0) return;
-    const std::string why = fmt::format("{}: {}", directory, std::strerror(errno));
-    if (!missing.insert(directory).second) return;
-    const std::size_t dot = key.find('.');
-    loaded.problems.push_back(loaded.ErrorAt(key.substr(0, dot), key.substr(dot + 1), why));
-  };
-  look("table.file", loaded.settings.table.file);
-  for (const ListenerKeys& its : AllListeners()) look(its.unix_key, its.at(loaded.settings).unix_path);
-}
-
 // `takes_over`: it is to be asked of a program that the one now running is to become.
 int CheckOnly(const std::string& path, bool takes_over, std::uint32_t handover_version) {
   if (handover_version != kHandoverVersion) {
@@ -87,7 +69,7 @@ int CheckOnly(const std::string& path, bool takes_over, std::uint32_t handover_v
     loaded.problems.push_back(*problem);
   }
   if (loaded.ok()) CheckFeatureFiles(loaded, takes_over);
-  if (takes_over) FindMissingDirectories(loaded);
+  if (takes_over) FindTroubleOfTakeover(loaded);
   for (const Problem& problem : loaded.problems) fmt::print("{}\n", Format(problem));
   bool good = loaded.ok();
   for (const Result<void>& checked :

@@ -268,8 +268,10 @@ std::string Sockets::Status() const {
   return fmt::format("Answering on {}", fmt::join(places, ", "));
 }
 
-void Sockets::HandOver(Handover& handover) const {
-  for (const Place& l : listening_) handover.listeners.push_back({l.listener->fd(), l.key, l.address});
+std::vector<HandedListener> Sockets::Handed() const {
+  std::vector<HandedListener> all;
+  for (const Place& l : listening_) all.push_back({l.listener->fd(), l.key, l.address});
+  return all;
 }
 
 void Sockets::Count(ProcessCounts& counts) const {

@@ -50,7 +50,7 @@ class Sockets final : public Part {
   // "Answering on unix:/run/dthrottle/query.sock": for people.
   std::string Status() const;
 
-  void HandOver(Handover& handover) const;
+  std::vector<HandedListener> Handed() const;
 
   // Accepts every connection that waits: it may have asked already.
   void AcceptAll();

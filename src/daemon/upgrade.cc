@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "daemon/takeover.h"
 #include "io/clock.h"
 #include "io/handover.h"
 #include "io/signals.h"
@@ -29,8 +30,9 @@ void Upgrade::Ask(Done done) {
   const std::vector<std::string> check = {program, "--check", host_.path, "--handover",
                                           std::to_string(kHandoverVersion)};
   const SignalsBlocked blocked;
-  check_ = std::make_unique<Child>(host_.loop, ChildCommand{program, check, kCheckPatience, {}},
-                                   [this](const ChildOutcome& outcome) { OnChecked(outcome); });
+  ChildCommand command{program, check, kCheckPatience, {}};
+  command.variables = {ListensVariable(host_.listening())};
+  check_ = std::make_unique<Child>(host_.loop, command, [this](const ChildOutcome& outcome) { OnChecked(outcome); });
 }
 
 void Upgrade::OnChecked(const ChildOutcome& outcome) {

@@ -102,17 +102,25 @@ bool Resize(const Descriptor& file, std::size_t held, std::size_t bytes) {
   return held == bytes || ::ftruncate(file.get(), static_cast<off_t>(bytes)) == 0;
 }
 
+// Whether there is room for `bytes` of a file that has `claimed` of them already. False: errno says so.
+bool HasRoom(const struct statvfs& room, std::size_t bytes, std::uint64_t claimed) {
+  const bool is_bounded = room.f_blocks != 0;    // memory without a file system's size is not
+  if (!is_bounded || std::uint64_t{room.f_bavail} * room.f_frsize + claimed >= bytes) return true;
+  errno = ENOSPC;
+  return false;
+}
+
+std::uint64_t ClaimedBytes(const struct stat& status) {
+  constexpr std::uint64_t kBlockBytes = 512;
+  return static_cast<std::uint64_t>(status.st_blocks) * kBlockBytes;
+}
+
 // Gives a file of `held` bytes its size, and claims the space of its first part at once: running out of it later would
 // be a SIGBUS in the middle of a query. False, with errno: there is not enough for all of it, of which it has `claimed`
 // bytes already, and the file is as it was. So it is made longer before its space is claimed, and shorter afterwards.
 bool ClaimFirst(const Descriptor& file, std::size_t held, std::size_t bytes, std::uint64_t claimed) {
   struct statvfs room {};
-  if (::fstatvfs(file.get(), &room) != 0) return false;
-  const bool is_bounded = room.f_blocks != 0;    // memory without a file system's size is not
-  if (is_bounded && std::uint64_t{room.f_bavail} * room.f_frsize + claimed < bytes) {
-    errno = ENOSPC;
-    return false;
-  }
+  if (::fstatvfs(file.get(), &room) != 0 || !HasRoom(room, bytes, claimed)) return false;
   if (!Resize(file, held, std::max(held, bytes))) return false;
   const int why = ::posix_fallocate(file.get(), 0, static_cast<off_t>(std::min(bytes, kClaimedAtOnce)));
   const bool resized = Resize(file, std::max(held, bytes), why == 0 ? bytes : held);
@@ -175,6 +183,12 @@ FileResult<void> CheckStateFile(const std::string& path, IsOurs is_ours) {
   return {};
 }
 
+FileResult<void> CheckFolderOf(const std::string& path) {
+  const std::string folder = path.substr(0, path.rfind('/') + 1);
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) return Failed(path, "cannot make it");
+  return {};
+}
+
 bool WriteAll(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::write(fd, bytes.data(), bytes.size());
@@ -183,12 +197,6 @@ bool WriteAll(int fd, std::string_view bytes) {
     bytes.remove_prefix(static_cast<std::size_t>(n));
   }
   return true;
-FileResult<void> CheckFolderOf(const std::string& path) {
-  const std::string folder = path.substr(0, path.rfind('/') + 1);
-  if (::access(folder.c_str(), W_OK | X_OK) != 0) return Failed(path, "cannot make it");
-  return {};
-}
-
 }
 
 FileResult<void> ReplaceFile(const std::string& path, std::string_view text) {
@@ -283,6 +291,18 @@ FileResult<MappedRegion> MappedRegion::Open(const std::string& path, std::size_t
   return Map(path, file.Release(), static_cast<std::size_t>(ours->st_size), bytes, fit);
 }
 
+FileResult<void> MappedRegion::Check(const std::string& path, std::size_t bytes, IsOurs is_ours) {
+  if (auto ours = CheckStateFile(path, is_ours); !ours) return ours;
+  struct stat status {};
+  const bool is_there = ::stat(path.c_str(), &status) == 0;
+  if (auto can_be_made = is_there ? FileResult<void>() : CheckFolderOf(path); !can_be_made) return can_be_made;
+  struct statvfs room {};
+  const std::string folder = path.substr(0, path.rfind('/') + 1);
+  if (::statvfs(folder.c_str(), &room) != 0) return Failed(path, "cannot stat");
+  if (!HasRoom(room, bytes, ClaimedBytes(status))) return Failed(path, "cannot claim its space");
+  return {};
+}
+
 FileResult<MappedRegion> MappedRegion::Adopt(int fd, std::size_t bytes, const Fit& fit) {
   Descriptor memory(fd);
   struct stat status {};
@@ -320,8 +340,7 @@ FileResult<MappedRegion> MappedRegion::Map(const std::string& path, int fd, std:
   }
   // A file that has all its space has been through this, and on a tmpfs that takes milliseconds, which queries would
   // wait for in an upgrade.
-  constexpr std::uint64_t kBlockBytes = 512;
-  const std::uint64_t claimed = static_cast<std::uint64_t>(status.st_blocks) * kBlockBytes;
+  const std::uint64_t claimed = ClaimedBytes(status);
   const bool has_all = held == bytes && claimed >= bytes;
   if (!has_all && !ClaimFirst(file, held, bytes, claimed)) {
     return Failed(name, "cannot claim its space");

@@ -96,6 +96,9 @@ class MappedRegion {
   // another size keeps its beginning. An empty path: memory without a name.
   static FileResult<MappedRegion> Open(const std::string& path, std::size_t bytes, IsOurs is_ours, const Fit& fit = {});
 
+  // Whether Open could have a file of `bytes` there, 0: of its size. It may be held by a process all the same.
+  static FileResult<void> Check(const std::string& path, std::size_t bytes, IsOurs is_ours);
+
   // Memory without a name that another process left open, which becomes this object's: an error if it has another size
   // and there is no `fit`.
   static FileResult<MappedRegion> Adopt(int fd, std::size_t bytes, const Fit& fit = {});

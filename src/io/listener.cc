@@ -79,7 +79,10 @@ SocketResult<int> ListenUnix(const std::string& path, std::uint32_t mode, bool p
   return fd;
 }
 
-SocketResult<int> ListenTcp(const Endpoint& endpoint) {
+namespace {
+
+// Bound, and not listening yet.
+SocketResult<int> BindTcp(const Endpoint& endpoint) {
   const std::string where = FormatEndpoint(endpoint);
   sockaddr_storage storage{};
   socklen_t size;
@@ -102,8 +105,22 @@ SocketResult<int> ListenTcp(const Endpoint& endpoint) {
   ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   if (storage.ss_family == AF_INET6) ::setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &yes, sizeof yes);
   if (::bind(fd, reinterpret_cast<const sockaddr*>(&storage), size) != 0) return ListenFailed(where, "cannot bind", fd);
-  if (::listen(fd, kBacklog) != 0) return ListenFailed(where, "cannot listen", fd);
   return fd;
+}
+
+}    // namespace
+
+SocketResult<int> ListenTcp(const Endpoint& endpoint) {
+  const auto fd = BindTcp(endpoint);
+  if (fd && ::listen(*fd, kBacklog) != 0) return ListenFailed(FormatEndpoint(endpoint), "cannot listen", *fd);
+  return fd;
+}
+
+SocketResult<void> TryTcp(const Endpoint& endpoint) {
+  const auto fd = BindTcp(endpoint);
+  if (!fd) return tl::unexpected(fd.error());
+  ::close(*fd);
+  return {};
 }
 
 std::string DescribeSocket(int fd) {

@@ -33,6 +33,9 @@ SocketResult<int> ListenUnix(const std::string& path, std::uint32_t mode, bool p
 // A listening TCP socket.
 SocketResult<int> ListenTcp(const Endpoint& endpoint);
 
+// Whether a TCP socket could be bound there now. Nobody can connect to it meanwhile.
+SocketResult<void> TryTcp(const Endpoint& endpoint);
+
 // "unix:/path" or "tcp:address:port", as it is bound.
 std::string DescribeSocket(int fd);
 

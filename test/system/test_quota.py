@@ -1,8 +1,10 @@
 """Quotas by calendar: over two hosts, over kills, a lost file and midnight."""
 
 import contextlib
+import pathlib
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,9 +13,9 @@ import unittest
 
 from clocks import Date
 from common import SystemTest
-from daemon import DTHROTTLED, PATIENCE, SANITIZED, Daemon, clean_environment, rule, run, wait_until
+from daemon import DTHROTTLED, PATIENCE, SANITIZED, Daemon, clean_environment, fresh_directory, rule, run, wait_until
 from fleet import Fleet, wait_all_hear, wait_owners_hear
-from test_upgrade import upgrade
+from test_upgrade import make_blind, upgrade
 
 QUOTA = 50
 
@@ -269,7 +271,10 @@ class Failing(SystemTest):
     """A start that fails leaves what it has found to the next one."""
 
     def test_a_start_or_an_upgrade_that_fails_costs_no_counts_and_no_place_among_peers(self):
-        with Fleet(rule(name="api", match="api:*", burst=1000, quota=QUOTA), period="1s") as (a, b), \
+        directory = fresh_directory()
+        self.addCleanup(shutil.rmtree, directory)
+        program = pathlib.Path(shutil.copy(DTHROTTLED, directory / "dthrottled"))
+        with Fleet(rule(name="api", match="api:*", burst=1000, quota=QUOTA), period="1s", program=program) as (a, b), \
                 socket.socket() as busy:
             busy.bind(("127.0.0.1", 0))
             busy.listen()
@@ -293,6 +298,7 @@ class Failing(SystemTest):
             self.assertFalse((b.directory / "table.state").exists(), "it is used once")
 
             b.settings_path.write_text(good.replace('http = ""', f'http = "{taken}"'))
+            make_blind(program)
             b.signal(signal.SIGUSR2)
             b.wait_exit(EX_UNAVAILABLE)
             b.settings_path.write_text(good)

@@ -44,6 +44,13 @@ def upgrade(daemon):
     assert daemon.pid == pid and daemon.process.poll() is None
 
 
+def make_blind(program):
+    """Puts a program there that is the daemon, but for a check that sees nothing."""
+    program.unlink()
+    program.write_text(f'#!/bin/sh\n[ "$1" = --check ] && exit 0\nexec {DTHROTTLED} "$@"\n')
+    program.chmod(0o755)
+
+
 def waited_ms(daemon):
     """How long nobody was answered, as the daemon knows it, upgrade by upgrade."""
     return [float(ms) for ms in re.findall(r"took over \d+ connections; they waited ([\d.]+) ms", daemon.log)]
@@ -522,9 +529,7 @@ class Descriptors(SystemTest):
                     process.wait()
 
 
-class Refused(SystemTest):
-    """What cannot take over does not."""
-
+class OtherProgram(SystemTest):
     @contextlib.contextmanager
     def daemon_of(self, *limits, **options):
         """A daemon whose program may be replaced."""
@@ -543,6 +548,10 @@ class Refused(SystemTest):
         if text is not None:
             daemon.program.write_text(text)
             daemon.program.chmod(0o755)
+
+
+class Refused(OtherProgram):
+    """What cannot take over does not."""
 
     def refuses(self, daemon, why):
         with daemon.connect() as sock:
@@ -581,6 +590,40 @@ class Refused(SystemTest):
                 daemon.settings_path.write_text(settings_text(daemon.directory, rule(), **{section: {key: missing}}))
                 self.refuses(daemon, f'{section}.{key} = "{missing}": {daemon.directory}/missing/: No such file')
                 self.assertEqual(run(DTHROTTLED, "--check", daemon.settings_path).returncode, 0)
+
+    def test_settings_that_a_start_would_fail_over(self):
+        with Daemon(rule(burst=100)) as daemon, socket.create_server(("127.0.0.1", 0)) as other:
+            diary = str(daemon.directory / "diary")
+            (daemon.directory / "diary").write_text("dear diary\n")
+            resp = {"unix": f"{daemon.directory}/resp.sock", "accept_limits": True, "memory": "1TiB"}
+            taken = f"127.0.0.1:{other.getsockname()[1]}"
+            for named, words, sections in (
+                    ("operator.limits_file", "not written by dthrottle", {"operator": {"limits_file": diary}}),
+                    ("operator.limits_file", "a directory", {"operator": {"limits_file": str(daemon.directory)}}),
+                    ("table.file", "not written by dthrottle", {"table": {"file": diary}}),
+                    ("table.memory", "No space left on device", {"table": {"memory": "1TiB"}}),
+                    ("resp.memory", "No space left on device", {"resp": resp}),
+                    ("resp.unix", "is not a socket", {"resp": {"unix": diary}}),
+                    ("ask.tcp", "Cannot assign requested address", {"ask": {"tcp": "192.0.2.77:7311"}}),
+                    ("ask.tcp", "Address already in use", {"ask": {"tcp": taken}})):
+                with self.subTest(named=named, words=words):
+                    daemon.settings_path.write_text(settings_text(daemon.directory, rule(), **sections))
+                    self.refuses(daemon, f"error: {named} = ")
+                    self.assertIn(words, daemon.log.split("error: ")[-1])
+            self.assertFalse((daemon.directory / "table.resp").exists())
+
+    def test_ports_that_this_daemon_has_may_change_places(self):
+        with contextlib.ExitStack() as stack:
+            free = [stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(2)]
+        one, other = (f"127.0.0.1:{port}" for port in free)
+        with AskDaemon(rule(), query={"tcp": one}, ask={"tcp": other}) as daemon:
+            daemon.settings_path.write_text(settings_text(
+                daemon.directory, rule(), query={"tcp": other}, ask={"unix": daemon.ask_path, "tcp": one}))
+            upgrade(daemon)
+            daemon.settings_path.write_text(settings_text(
+                daemon.directory, rule(), query={"tcp": other}, ask={"unix": daemon.ask_path, "tcp": f"0.0.0.0:{free[0]}"}))
+            upgrade(daemon)
+            self.assertEqual(daemon.ask(["C"]), ["OK"])
 
     def test_a_program_that_is_not_there(self):
         with self.daemon_of(rule()) as daemon:
@@ -622,10 +665,11 @@ class Refused(SystemTest):
             self.assertEqual(daemon.ask(["C"]), ["OK"])
 
 
-class Failed(SystemTest):
+class Failed(OtherProgram):
     def test_a_start_that_fails_leaves_what_a_stop_would_have_left_also_where_the_table_was_to_be_another(self):
         limit = rule(burst=5, **{"penalty.after": 3, "penalty.lasts": "1h"})
-        with socket.create_server(("127.0.0.1", 0)) as other, Daemon(limit) as daemon:
+        with socket.create_server(("127.0.0.1", 0)) as other, self.daemon_of(limit) as daemon:
+            make_blind(daemon.program)
             daemon.ask(["C"] * 20)
             self.assertEqual(len(daemon.admin_json("penalties")), 1)
             elsewhere = daemon.directory / "elsewhere"

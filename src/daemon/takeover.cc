@@ -1,0 +1,144 @@
+#include "daemon/takeover.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "bucket/table.h"
+#include "config/listeners.h"
+#include "config/values.h"
+#include "io/files.h"
+#include "io/listener.h"
+#include "query/words.h"
+
+namespace dthrottle {
+
+namespace {
+
+constexpr std::string_view kListensVariable = "DTHROTTLED_LISTENS";
+
+// A socket of the running daemon: "KEY=ADDRESS=BOUND", with the address of the settings and that of the socket, which
+// has a port where the settings have 0. Without an address the service manager has passed it.
+struct Held {
+  std::string_view key, address, bound;
+};
+
+// None: the program that asks does not say.
+std::optional<std::vector<Held>> HeldNow() {
+  const char* const text = std::getenv(std::string(kListensVariable).c_str());
+  if (text == nullptr) return std::nullopt;
+  std::vector<Held> held;
+  std::string_view rest = text, word;
+  while (!(word = NextWord(rest)).empty()) {
+    const auto next = [&word] {
+      const std::string_view part = word.substr(0, word.find('='));
+      word.remove_prefix(std::min(part.size() + 1, word.size()));
+      return part;
+    };
+    const std::string_view key = next(), address = next();
+    held.push_back({key, address, word});
+  }
+  return held;
+}
+
+void Add(LoadedSettings& loaded, std::string_view key, std::string_view why) {
+  const std::size_t dot = key.find('.');
+  loaded.problems.push_back(loaded.ErrorAt(key.substr(0, dot), key.substr(dot + 1), why));
+}
+
+// A plain check passes over them: it may be for another host, or come before the first start.
+void FindMissingDirectories(LoadedSettings& loaded) {
+  std::set<std::string> missing;
+  const auto look = [&](std::string_view key, const std::string& path) {
+    const std::string directory = path.substr(0, path.rfind('/') + 1);
+    if (path.empty() || ::access(directory.c_str(), F_OK) == 0) return;
+    const std::string why = fmt::format("{}: {}", directory, std::strerror(errno));
+    if (missing.insert(directory).second) Add(loaded, key, why);
+  };
+  look("table.file", loaded.settings.table.file);
+  for (const ListenerKeys& its : AllListeners()) look(its.unix_key, its.at(loaded.settings).unix_path);
+}
+
+// The regions that are made at a start, where their folder is there.
+void FindRegions(LoadedSettings& loaded) {
+  const Settings& s = loaded.settings;
+  const std::string& table = s.table.file;
+  if (table.empty() || ::access(table.substr(0, table.rfind('/') + 1).c_str(), F_OK) != 0) return;
+  const auto look = [&](std::string_view file_key, std::string_view memory_key, const std::string& path,
+                        std::size_t bytes) {
+    const auto usable = MappedRegion::Check(path, bytes, Table::IsTable);
+    if (usable) return;
+    Add(loaded, usable.error().code == ENOSPC ? memory_key : file_key, usable.error().message);
+  };
+  look("table.file", "table.memory", table, s.table.memory);
+  if (s.resp.enabled() && s.resp.accept_limits) look("table.file", "resp.memory", table + ".resp", s.resp.memory);
+}
+
+bool IsPassed(const std::optional<std::vector<Held>>& held, std::string_view key) {
+  return held.has_value() &&
+         std::ranges::any_of(*held, [&](const Held& h) { return h.key == key && h.address.empty(); });
+}
+
+void FindOtherFiles(LoadedSettings& loaded, const std::optional<std::vector<Held>>& held) {
+  for (const ListenerKeys& its : AllListeners()) {
+    const std::string path = its.at(loaded.settings).unix_path;
+    struct stat status {};
+    if (path.empty() || IsPassed(held, fmt::format("{}.unix", its.name))) continue;
+    if (::lstat(path.c_str(), &status) != 0 || S_ISSOCK(status.st_mode)) continue;
+    Add(loaded, its.unix_key, path + ": is there and is not a socket");
+  }
+}
+
+// Whether a socket could not be bound for a reason that the end of the running daemon does not take away. Its own ports
+// are in use until then, and one that says nothing of them may have those below 1024 that this user cannot open again.
+bool IsFinal(int code, const Endpoint& tcp, const std::optional<std::vector<Held>>& held) {
+  if (code != EADDRINUSE) return held.has_value() || (code != EACCES && code != EPERM);
+  const std::string port = fmt::format(":{}", tcp.port);
+  return held.has_value() &&
+         std::ranges::none_of(*held, [&](const Held& h) { return !h.address.empty() && h.bound.ends_with(port); });
+}
+
+// Peers and sites try again after an upgrade until they can listen.
+void FindTakenPorts(LoadedSettings& loaded, const std::optional<std::vector<Held>>& held) {
+  for (const ListenerKeys& its : AllListeners()) {
+    if (its.name == "peers" || its.name == "sites") continue;
+    const Endpoint tcp = its.at(loaded.settings).tcp;
+    const std::string key = fmt::format("{}.tcp", its.name), address = FormatEndpoint(tcp);
+    const auto goes_over = [&](const Held& h) { return h.key == key && h.address == address; };
+    const bool is_held = held.has_value() && std::ranges::any_of(*held, goes_over);
+    if (!tcp.enabled() || is_held || IsPassed(held, key)) continue;
+    const auto bound = TryTcp(tcp);
+    if (!bound && IsFinal(bound.error().code, tcp, held)) Add(loaded, its.tcp_key, bound.error().message);
+  }
+}
+
+}    // namespace
+
+std::string ListensVariable(const std::vector<HandedListener>& listening) {
+  std::string variable = fmt::format("{}=", kListensVariable);
+  for (const HandedListener& l : listening) {
+    const bool is_tcp = l.key.ends_with(".tcp");
+    if (is_tcp) variable += fmt::format("{}={}={} ", l.key, l.address, DescribeSocket(l.fd));
+    if (!is_tcp && l.address.empty()) variable += fmt::format("{}== ", l.key);
+  }
+  return variable;
+}
+
+void FindTroubleOfTakeover(LoadedSettings& loaded) {
+  const std::optional<std::vector<Held>> held = HeldNow();
+  FindMissingDirectories(loaded);
+  FindRegions(loaded);
+  FindOtherFiles(loaded, held);
+  FindTakenPorts(loaded, held);
+}
+
+}    // namespace dthrottle
