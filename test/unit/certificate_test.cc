@@ -128,6 +128,23 @@ TEST_CASE("a peer's late hits are seen as over-admitted, under their rule and of
   CHECK(host.rule().ever.over == Approx(10));
 }
 
+TEST_CASE("hits beyond the limit that refill has paid for when they are heard of are blurred") {
+  const auto heard_after = [](Duration delay, int served_here) {
+    Shared host;
+    for (int i = 0; i < served_here; ++i) host.Serves("x", kNow);
+    Entries entries;
+    entries.Add({"x"}, 10, 0);
+    host.limiter->ways().Get<Debits>().Debit(entries, 0, 1, kNow, kNow, kNow + delay);
+    host.limiter->ways().Get<Debits>().Certify(kNow + delay + 1s);
+    return host.rule().observed;
+  };
+  CHECK(heard_after(0s, 10).over == Approx(10));
+  CHECK(heard_after(0s, 10).blurred == 0);
+  CHECK(heard_after(8s, 10).over == Approx(2));
+  CHECK(heard_after(8s, 10).blurred == Approx(8));
+  CHECK(heard_after(1s, 0).over + heard_after(1s, 0).blurred == 0);    // one bucket has as much
+}
+
 TEST_CASE("a tag that rests is forgotten, and a certificate looks at so many tags and no more") {
   Shared host;
   for (int i = 0; i < 2000; ++i) host.Hear("tag-" + std::to_string(i), 12, kNow);    // each two beyond its burst
@@ -144,9 +161,14 @@ TagLook Owing(Tokens debt) {
   return {.counter = 0, .level = -debt, .burst = 10, .rate = 1};
 }
 
+// Hits that made so much debt.
+Certificate::Hits Made(Tokens debt) {
+  return {.hits = debt, .first = kNow, .from = kNow, .to = kNow, .made = debt};
+}
+
 TEST_CASE("a tag has one account, also when another one makes room") {
   Certificate certificate(1);
-  const auto drained = [&](std::uint64_t hash) { certificate.Drained(hash, {"t"}, Owing(5), 5, 0, kNow); };
+  const auto drained = [&](std::uint64_t hash) { certificate.Drained(hash, {"t"}, Owing(5), Made(5), 0, kNow); };
   for (std::uint64_t hash = 1; hash <= Certificate::kWays; ++hash) drained(hash);    // all of one set
   certificate.Forget(0);
   drained(Certificate::kWays);
@@ -154,14 +176,14 @@ TEST_CASE("a tag has one account, also when another one makes room") {
   drained(9);
   CHECK(certificate.tags() == Certificate::kWays);
   CHECK(certificate.crowded() == 0);
-  certificate.Drained(10, {"u"}, Owing(3), 3, 0, kNow);    // lighter than all: counted, and not looked at
+  certificate.Drained(10, {"u"}, Owing(3), Made(3), 0, kNow);    // lighter than all: counted, and not looked at
   CHECK(certificate.crowded() == 1);
   CHECK(certificate.Find(10) == nullptr);
   CHECK(certificate.rule(0).ever.over == 0);    // until what was served is known too
   certificate.Close(0, 0, 40, 0);
   const Tokens before = certificate.rule(0).ever.over;
   CHECK(before == Approx(28));    // five of 5 and this one
-  certificate.Drained(11, {"u"}, Owing(30), 30, 0, kNow);
+  certificate.Drained(11, {"u"}, Owing(30), Made(30), 0, kNow);
   CHECK(certificate.Find(11) != nullptr);
   certificate.Close(0, 0, 80, 0);
   CHECK(certificate.rule(0).ever.over == Approx(before + 30));    // what it displaced is not forgotten
@@ -170,7 +192,7 @@ TEST_CASE("a tag has one account, also when another one makes room") {
 TEST_CASE("what a tag owed before it was looked at does not count as new") {
   Certificate certificate(1);
   certificate.SetPeriod(1s);
-  certificate.Drained(1, {"t"}, Owing(20), 5, 0, kNow);
+  certificate.Drained(1, {"t"}, Owing(20), Made(5), 0, kNow);
   certificate.Begin(kNow);
   CHECK(certificate.Look(0, Owing(20), kNow));
   certificate.Close(0, 0, 20, 0);

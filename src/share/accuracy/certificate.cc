@@ -42,16 +42,17 @@ double RuleAccuracy::Percent(Tokens part) const {
   return ideal > 0 ? 100 * part / ideal : 0;
 }
 
-void Certificate::Drained(std::uint64_t hash, const Tag& tag, const TagLook& look, Tokens made, Tokens unreported,
+void Certificate::Drained(std::uint64_t hash, const Tag& tag, const TagLook& look, const Hits& hits, Tokens unreported,
                           Instant now) {
   if (hash == 0 || tags_.Find(hash) != tags_.kNone) return;
+  const Deviation seen{hits.made, 0, hits.paid};
   const std::size_t place = tags_.RoomFor(
-      hash, [&](std::size_t there) { return weight(there) < made ? std::optional(weight(there)) : std::nullopt; });
-  newly_over_[look.counter] += made;
+      hash, [&](std::size_t there) { return weight(there) < seen.over ? std::optional(weight(there)) : std::nullopt; });
+  newly_[look.counter] += seen;
   if (place == tags_.kNone || tags_.HashAt(place) != 0) ++crowded_;
   if (place == tags_.kNone) return;
   auto& [account, past] = tags_[place];
-  account = {.kept = KeptTag(tag), .look = look, .ahead = 0, .observed = {made, 0, 0}};
+  account = {.kept = KeptTag(tag), .look = look, .ahead = 0, .observed = seen};
   const Past fresh{.retrospect = Retrospect(look.level, period_, now), .told_at = now, .known = unreported};
   if (past == nullptr) past = std::make_unique<Past>(fresh);
   *past = fresh;
@@ -144,7 +145,7 @@ bool Certificate::Look(std::size_t place, const TagLook& look, Instant now) {
 }
 
 void Certificate::Close(std::size_t number, std::size_t counter, std::uint64_t served, double tolerance) {
-  Count(counter, {std::exchange(newly_over_[counter], 0), 0, 0});
+  Count(counter, std::exchange(newly_[counter], {}));
   RuleAccuracy& rule = Rule(counter);
   rule.served += static_cast<double>(served - std::min(served, served_before_[counter]));
   served_before_[counter] = served;
@@ -158,7 +159,7 @@ void Certificate::Close(std::size_t number, std::size_t counter, std::uint64_t s
 
 void Certificate::Reassign(std::size_t counter, std::uint64_t served) {
   rules_[counter] = {};
-  newly_over_[counter] = 0;
+  newly_[counter] = {};
   served_before_[counter] = served;
 }
 

@@ -117,7 +117,7 @@ class Certificate {
   static constexpr Tokens kAlertMin = 1;       // over-admitted, or there is no alert
   static constexpr double kAlertEnds = 0.8;    // of the tolerance
 
-  explicit Certificate(std::size_t counters) : rules_(counters), newly_over_(counters), served_before_(counters) {}
+  explicit Certificate(std::size_t counters) : rules_(counters), newly_(counters), served_before_(counters) {}
 
   // ---- With the shard of `hash` locked ----
 
@@ -126,11 +126,6 @@ class Certificate {
     const std::size_t place = tags_.Find(hash);
     if (place != tags_.kNone) refused(place) += cost;
   }
-
-  // Peers' hits left a tag's bucket near its limit and made `made` of its debt: looks at it from now on.
-  // `unreported` of its hits are in the bucket and will be told of by Served. One thread, as all that follows but
-  // Served.
-  void Drained(std::uint64_t hash, const Tag& tag, const TagLook& look, Tokens made, Tokens unreported, Instant now);
 
   // Whether the tag is among those that are looked at. Any thread.
   bool Knows(std::uint64_t hash) const { return tags_.Find(hash) != tags_.kNone; }
@@ -142,7 +137,12 @@ class Certificate {
     bool here = false;
     std::optional<Tokens> refused{};    // beside them, if that is foretold
     Tokens made = 0;                    // of the debt that they made
+    Tokens paid = 0;                    // of what was beyond the limit, by refill since then
   };
+  // A peer's `hits` left a tag's bucket near its limit: looks at it from now on. `unreported` of its hits are in the
+  // bucket and will be told of by Served. One thread, as all that follows but Served.
+  void Drained(std::uint64_t hash, const Tag& tag, const TagLook& look, const Hits& hits, Tokens unreported,
+               Instant now);
   // False: the tag is not among them. Any thread.
   bool Served(std::uint64_t hash, const Hits& hits, Instant now);
 
@@ -214,7 +214,7 @@ class Certificate {
   SideTable<Known, kWays, OfSet> tags_{kTags};
   std::vector<RuleAccuracy> rules_;    // by counter
   std::size_t rules_used_ = 0;         // of these; no further one has anything to age
-  std::vector<Tokens> newly_over_;     // by counter: debt of tags first looked at, until Close counts what was served
+  std::vector<Deviation> newly_;       // by counter: of tags when first looked at, until Close counts what was served
   std::vector<std::uint64_t> served_before_;
   Instant looked_at_{};
   Duration period_{};

@@ -213,10 +213,11 @@ void Debits::DebitOne(const ToldEntry& told, const Terms& terms, const PeerWord&
   const bool drained = bucket.IsNearLimit(limit.shape, now);
   if (!drained && !certificate_.Knows(told.hash)) return;
   const Tokens made = drained ? DebtMade(before, bucket, terms, now) : 0;
-  const Certificate::Hits seen{word.hits, word.when, heed.hits_from, heed.hits_to, false, heed.refused, made};
+  Certificate::Hits seen{word.hits, word.when, heed.hits_from, heed.hits_to, false, heed.refused, made};
   if (certificate_.Served(told.hash, seen, now) || !drained || slot == nullptr) return;
   const TagLook look = TagLookOf(core_, limit, bucket.Level(limit.shape, now));
-  certificate_.Drained(told.hash, told.tag, look, made, heed.told_at_once ? 0 : slot->unreported.hits(), now);
+  seen.paid = std::max(word.hits - std::max(before.Level(limit.shape, word.when), 0.0) - made, 0.0);
+  certificate_.Drained(told.hash, told.tag, look, seen, heed.told_at_once ? 0 : slot->unreported.hits(), now);
 }
 
 // ---- The other way ----

@@ -180,7 +180,7 @@ Heed Forecasting::Hear(const PeerWord& word, const TagAt& at, Instant now) {
   LookAgain(*watch, now);
   // The bucket has not heard of what is foretold.
   if (forecast.level() < pace.burst / 5) {
-    debits().certificate().Drained(at.hash, at.tag, TagLookOf(core_, at.limit, forecast.level()), 0, 0, now);
+    debits().certificate().Drained(at.hash, at.tag, TagLookOf(core_, at.limit, forecast.level()), {}, 0, now);
   }
   return heed;
 }
