@@ -16,6 +16,7 @@
 #include "daemon/elsewhere.h"
 #include "daemon/kept_state.h"
 #include "daemon/running.h"
+#include "daemon/takeover.h"
 #include "feature/list.h"
 #include "frontend/list.h"
 #include "io/clock.h"
@@ -275,7 +276,9 @@ void Daemon::MakeParts() {
                                                      .front_ends = running_->listening,
                                                      .service = service_,
                                                      .log = log_,
-                                                     .listening = [this] { return sockets_.Handed(); },
+                                                     .listens = [this] {
+                                                       return ListensVariable(sockets_.Handed(), settings_);
+                                                     },
                                                      .left = [this](bool rules) { return Left(rules); }});
   running_->list.push_back(&sockets_);
   running_->list.push_back(&running_->counting.emplace(&loop_, *running_->table_limiter, settings_, log_, handed_));

@@ -25,6 +25,7 @@ namespace dthrottle {
 namespace {
 
 constexpr std::string_view kListensVariable = "DTHROTTLED_LISTENS";
+constexpr std::string_view kByLibrary[] = {"peers", "sites"};    // listeners that are none of a front end
 
 // A socket of the running daemon: "KEY=ADDRESS=BOUND", with the address of the settings and that of the socket, which
 // has a port where the settings have 0. Without an address the service manager has passed it.
@@ -110,7 +111,7 @@ bool IsFinal(int code, const Endpoint& tcp, const std::optional<std::vector<Held
 // Peers and sites try again after an upgrade until they can listen.
 void FindTakenPorts(LoadedSettings& loaded, const std::optional<std::vector<Held>>& held) {
   for (const ListenerKeys& its : AllListeners()) {
-    if (its.name == "peers" || its.name == "sites") continue;
+    if (std::ranges::find(kByLibrary, its.name) != std::end(kByLibrary)) continue;
     const Endpoint tcp = its.at(loaded.settings).tcp;
     const std::string key = fmt::format("{}.tcp", its.name), address = FormatEndpoint(tcp);
     const auto goes_over = [&](const Held& h) { return h.key == key && h.address == address; };
@@ -123,12 +124,16 @@ void FindTakenPorts(LoadedSettings& loaded, const std::optional<std::vector<Held
 
 }    // namespace
 
-std::string ListensVariable(const std::vector<HandedListener>& listening) {
+std::string ListensVariable(const std::vector<HandedListener>& listening, const Settings& settings) {
   std::string variable = fmt::format("{}=", kListensVariable);
   for (const HandedListener& l : listening) {
     const bool is_tcp = l.key.ends_with(".tcp");
     if (is_tcp) variable += fmt::format("{}={}={} ", l.key, l.address, DescribeSocket(l.fd));
     if (!is_tcp && l.address.empty()) variable += fmt::format("{}== ", l.key);
+  }
+  for (const std::string_view name : kByLibrary) {
+    const Endpoint tcp = EndpointsOf(settings, name).tcp;
+    if (tcp.enabled()) variable += fmt::format("{0}.tcp={1}={1} ", name, FormatEndpoint(tcp));
   }
   return variable;
 }

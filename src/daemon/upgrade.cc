@@ -6,7 +6,6 @@
 #include <string_view>
 #include <utility>
 
-#include "daemon/takeover.h"
 #include "io/clock.h"
 #include "io/handover.h"
 #include "io/signals.h"
@@ -31,7 +30,7 @@ void Upgrade::Ask(Done done) {
                                           std::to_string(kHandoverVersion)};
   const SignalsBlocked blocked;
   ChildCommand command{program, check, kCheckPatience, {}};
-  command.variables = {ListensVariable(host_.listening())};
+  command.variables = {host_.listens()};
   check_ = std::make_unique<Child>(host_.loop, command, [this](const ChildOutcome& outcome) { OnChecked(outcome); });
 }
 

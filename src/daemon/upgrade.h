@@ -41,7 +41,7 @@ class Upgrade {
     const std::vector<FrontEnd*>& front_ends;    // those that listen
     const Service& service;
     Log& log;
-    std::function<std::vector<HandedListener>()> listening;
+    std::function<std::string()> listens;    // ListensVariable
     // What goes over beside connections; nothing is answered any more. `with_rules`: the rules in force go over too.
     std::function<Handover(bool with_rules)> left;
   };

@@ -624,6 +624,12 @@ class Refused(OtherProgram):
                 daemon.directory, rule(), query={"tcp": other}, ask={"unix": daemon.ask_path, "tcp": f"0.0.0.0:{free[0]}"}))
             upgrade(daemon)
             self.assertEqual(daemon.ask(["C"]), ["OK"])
+        peers = {"name": "a", "bind": f"tcp://{one}", "connect": ["tcp://127.0.0.1:1"]}
+        with Daemon(rule(), peers=peers) as daemon:
+            daemon.settings_path.write_text(settings_text(
+                daemon.directory, rule(), query={"tcp": one}, peers={**peers, "bind": f"tcp://{other}"}))
+            upgrade(daemon)
+            self.assertEqual(daemon.ask(["C"]), ["OK"])
 
     def test_a_program_that_is_not_there(self):
         with self.daemon_of(rule()) as daemon:
