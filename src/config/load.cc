@@ -132,6 +132,7 @@ class Loader {
       CheckPeers(findings_);
       CheckLease(findings_);
       CheckTlsFiles(findings_);
+      CheckIdleKeys(findings_);
     }
     if (Reads("rule")) CheckAnyRule();
   }

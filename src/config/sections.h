@@ -37,6 +37,7 @@ void CheckLease(Findings& findings);
 void CheckTlsFiles(Findings& findings);
 void CheckRules(Findings& findings);
 void CheckReach(Findings& findings);    // rules that no tag finds
+void CheckIdleKeys(Findings& findings);    // of rules, where another key makes them so
 void CheckQuotas(Findings& findings);
 void CheckAlso(Findings& findings);
 void CheckShares(Findings& findings);

@@ -545,7 +545,7 @@ TEST_CASE("debt that hosts forget is a warning, from where the limit breaks") {
   CHECK_THAT(WarningsOf(rule + "499\n", 2, "5s"), Catch::Contains("500, which is 1 x rate x peers.period, fits"));
   CHECK(WarningsOf(rule + "500\n", 2, "5s").find("max_debt") == std::string::npos);
   for (const char* share : {"local", "forecast", "capacity"}) {
-    CHECK(WarningsOf(rule + fmt::format("0\nshare=\"{}\"\n", share), 4).find("max_debt") == std::string::npos);
+    CHECK(WarningsOf(rule + fmt::format("0\nshare=\"{}\"\n", share), 4).find("they forget") == std::string::npos);
   }
 }
 
@@ -577,6 +577,38 @@ TEST_CASE("a rule that no tag finds is a warning") {
   CHECK(said(rule("a", wide) + rule("b", "match=\"ip:*\"") + rule("c", more)) == "");
   CHECK_THAT(said(rule("a", "match=\"ip:*\"") + rule("b", wide)), Catch::Contains("rule \"b\": never applies"));
   CHECK(said(rule("a", "match_cidrs=[\"10.0.0.0/8\"]") + rule("b", "match=\"x\"") + rule("c", "")) == "");
+}
+
+TEST_CASE("a key of a rule that changes nothing beside another one is a warning") {
+  const auto said = [](const std::string& keys, const std::string& more = "") {
+    std::string all;
+    for (const std::string& problem : Problems("[[rule]]\nname=\"a\"\nburst=10\nrate=1\n" + keys + "\n" + more)) {
+      all += problem + "\n";
+    }
+    return all;
+  };
+  const auto idle = [](const std::string& key, const std::string& because) {
+    return fmt::format("f:1:1: warning: rule \"a\": {} changes nothing, because {}\n", key, because);
+  };
+  CHECK(said("penalty={within=\"2m\"}") == idle("penalty.within", "penalty.after = 0"));
+  CHECK(said("penalty={lasts=\"2m\",doubling=true}") ==
+        idle("penalty.lasts", "penalty.after = 0") + idle("penalty.doubling", "penalty.after = 0"));
+  CHECK(said("penalty={after=3,within=\"2m\",lasts=\"2m\",doubling=true}") == "");
+  CHECK(said("per=\"week\"") == idle("per", "quota = 0"));
+  CHECK(said("time_zone=\"Europe/Paris\"") == idle("time_zone", "quota = 0"));
+  CHECK(said("per=\"week\"", "[[override]]\ntag=\"x\"\nburst=10\nrate=1\nquota=50\n[quota]\nfile=\"/var/lib/q\"\n") == "");
+  for (const std::string key : {"max_debt", "tolerance"}) {
+    CHECK(said(key + "=5\nshare=\"local\"") == idle(key, "share = \"local\""));
+  }
+  CHECK(said("horizon=\"20s\"\nshare=\"local\"") == idle("horizon", "share = \"local\""));
+  CHECK(said("horizon=\"20s\"\nmax_debt=5\ntolerance=5") == "");
+  CHECK(said("max_unheard=5") == idle("max_unheard", "share is not \"forecast\""));
+  CHECK(said("max_unheard=5\nshare=\"forecast\"") == "");
+  CHECK(said("fail_closed=true\nmode=\"shadow\"") == idle("fail_closed", "mode is not \"enforce\""));
+  CHECK(said("fail_closed=true") == "");
+  CHECK(said("shed_priority=2") == idle("shed_priority", "shed = false"));
+  CHECK(said("weight=2") == idle("weight", "no rule has among = \"level\""));
+  CHECK(said("penalty={within=\"2m\"}\nmode=\"off\"") == "");
 }
 
 TEST_CASE("a rule for the empty tag alone is a warning") {
