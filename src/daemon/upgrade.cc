@@ -106,7 +106,8 @@ void Upgrade::Stop() {
   if (step_ != Step::kNone) GiveUp({"the daemon is stopping"});
 }
 
-// It does not come about. The parts that have left come back. What a program says of its settings has several lines.
+// It does not come about, and the parts that have left come back. What a program says of its settings may have several
+// lines; each is one of the log.
 void Upgrade::GiveUp(const Error& why) {
   step_ = Step::kNone;
   check_.reset();

@@ -3,8 +3,9 @@
     python3 test/support/run.py LABEL BUILD [--only unit,thread,trace,wire,io,client,sim,paper,fuzz,python,system,alone]
 
 Prints a line a program with the seconds it took, by the clock and of the processor, and, for each failure, what it said;
-ends with "LABEL: N passed, N failed, N skipped". A program that crashes, hangs or reports no case is a failure. The exit status is 1 if anything
-failed. With --failures FILE, what failed is added to the file too, so that nobody has to look for it in a long log.
+ends with "LABEL: N passed, N failed, N skipped". A program that crashes, hangs or reports no case is a failure. The exit
+status is 1 if anything failed. With --failures FILE, what failed is added to the file too, so that nobody has to look for
+it in a long log.
 """
 
 import argparse
