@@ -16,6 +16,7 @@ using namespace std::chrono_literals;
 
 constexpr std::uint64_t kTickMs = 100;
 constexpr Duration kPatience = 2s;    // for an answer
+constexpr Duration kTellAgain = 1min;
 constexpr Duration kReadOwner = 250ms, kReadUnknown = 1s, kReadSilent = 5s, kReadQuiet = 30s;
 
 bool IsList(std::string_view head) {
@@ -66,13 +67,30 @@ Result<void> OwnerList::Start() {
 void OwnerList::Reload() {
   if (settings_.peers.owner == (entry_ != nullptr)) return;
   if (entry_ == nullptr) {
+    const auto& peers = settings_.peers;
     entry_ = std::make_unique<EtcdElector>(
-        loop_, EtcdCluster::Of(settings_.peers),
-        EtcdElection::Candidate{owners_.own_key(), AddressOf(settings_), settings_.peers.etcd_ttl}, [] {});
+        loop_, EtcdCluster::Of(peers),
+        EtcdElection::Candidate{owners_.own_key(), AddressOf(settings_), peers.etcd_ttl}, [this] { OnEntry(); });
     return entry_->Campaign();
   }
-  entry_->Resign([] {});
-  left_.push_back(std::move(entry_));
+  Left& left = left_.emplace_back(std::move(entry_));
+  left.entry->Resign([&left] { left.resigned = true; });
+  TellTrouble();
+}
+
+// An entry is closed once etcd knows that it is given up, and gone when the loop has run since.
+void OwnerList::Sweep() {
+  left_.remove_if([](const Left& left) { return left.closed; });
+  for (Left& left : left_) {
+    if (!left.resigned) continue;
+    left.entry->Close();
+    left.closed = true;
+  }
+}
+
+void OwnerList::OnEntry() {
+  if (!entry_->trouble().empty()) ++failures_;
+  TellTrouble();
 }
 
 bool OwnerList::registered() const {
@@ -90,6 +108,7 @@ Duration OwnerList::Lasts(const EtcdOwners::View& view) const {
 
 void OwnerList::OnTick() {
   const BootInstant now = BootNow();
+  Sweep();
   const EtcdOwners::View view = fleet_.look();
   const std::uint64_t epoch = view.in_force ? view.in_force->epoch() : 0;
   const bool heard = std::exchange(seen_, epoch) != epoch && entry_ == nullptr;
@@ -112,17 +131,34 @@ void OwnerList::OnRead(const FetchedReply& reply) {
   const BootInstant now = BootNow();
   if (reply.status == 0) owners_.OnFailure(reply.body);
   const bool good = reply.status != 0 && owners_.OnRead(reply.status, reply.body, now);
-  TellTrouble(good ? owners_.trouble() : etcd_.Of(owners_.trouble()));
+  read_trouble_ = good ? owners_.trouble() : etcd_.Of(owners_.trouble());
   if (!good) {
-    ++failures_;
     wants_ = false;
-    return etcd_.AskNext();
+    return OnFailure();
   }
   TakeList();
   EtcdOwners::Step step = owners_.Next(fleet_.look(), settings_.peers.owner, now);
   wants_ = !step.want.empty();
-  if (step.write) return Ask(*step.write, [this](const FetchedReply&) { read_at_.reset(); });
+  if (step.write) return Ask(*step.write, [this](const FetchedReply& written) { OnWritten(written); });
+  write_trouble_.clear();
+  TellTrouble();
   if (wants_) fleet_.propose(std::move(step.want));
+}
+
+// Another host may have written first: then what it wrote is read.
+void OwnerList::OnWritten(const FetchedReply& reply) {
+  const std::string trouble =
+      reply.status == 0 ? reply.body : EtcdOwners::WhyNotWritten(reply.status, reply.body);
+  write_trouble_ = etcd_.Of(trouble);
+  if (!trouble.empty()) return OnFailure();
+  TellTrouble();
+  read_at_.reset();
+}
+
+void OwnerList::OnFailure() {
+  ++failures_;
+  TellTrouble();
+  etcd_.AskNext();
 }
 
 void OwnerList::TakeList() {
@@ -134,20 +170,33 @@ void OwnerList::TakeList() {
   fleet_.on_list();
 }
 
-void OwnerList::TellTrouble(std::string trouble) {
-  if (trouble == trouble_) return;
-  trouble_ = std::move(trouble);
-  if (trouble_.empty()) {
+std::string OwnerList::Trouble() const {
+  const bool reads = read_trouble_.empty(), writes = write_trouble_.empty();
+  if (!reads || !writes) return (reads ? write_trouble_ : read_trouble_) + ": the list of owners stays as it is";
+  const std::string entry = entry_ != nullptr ? entry_->trouble() : "";
+  return entry.empty() ? "" : entry + ": this host is not entered among the owners";
+}
+
+// Members of a cluster that is away fail in turn, each in its own way.
+void OwnerList::TellTrouble() {
+  const std::string trouble = Trouble();
+  const BootInstant now = BootNow();
+  if (trouble == told_ || (!trouble.empty() && !told_.empty() && now < told_at_ + kTellAgain)) return;
+  told_ = trouble;
+  told_at_ = now;
+  if (trouble.empty()) {
     log_.Notice("peers: etcd says the list of owners again");
   } else {
-    log_.Warning("peers: etcd: {}: the list of owners stays as it is", trouble_);
+    log_.Warning("peers: etcd: {}", trouble);
   }
 }
 
 void OwnerList::Close() {
   etcd_.Close();
-  if (entry_ != nullptr) left_.push_back(std::move(entry_));
-  for (const auto& entry : left_) entry->Close();
+  if (entry_ != nullptr) entry_->Close();
+  for (const Left& left : left_) {
+    if (!left.closed) left.entry->Close();
+  }
   uv_close(reinterpret_cast<uv_handle_t*>(&timer_), nullptr);
 }
 

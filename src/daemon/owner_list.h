@@ -9,6 +9,7 @@
 #include <uv.h>
 
 #include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,12 +52,23 @@ class OwnerList {
   void Close();
 
  private:
+  // An entry that has been given up.
+  struct Left {
+    std::unique_ptr<EtcdElector> entry;
+    bool resigned = false, closed = false;
+  };
+
   void OnTick();
   Duration Lasts(const EtcdOwners::View& view) const;
   void Ask(const EtcdRequest& request, std::function<void(const FetchedReply&)> on_reply);
   void OnRead(const FetchedReply& reply);
+  void OnWritten(const FetchedReply& reply);
+  void OnFailure();
+  void OnEntry();
   void TakeList();
-  void TellTrouble(std::string trouble);
+  void Sweep();
+  std::string Trouble() const;
+  void TellTrouble();
 
   uv_loop_t* const loop_;
   const Settings& settings_;
@@ -67,8 +79,8 @@ class OwnerList {
   EtcdOwners owners_;
   EtcdClient etcd_;
   uv_timer_t timer_;
-  std::unique_ptr<EtcdElector> entry_;                // of this host; null: it is not to own tags
-  std::vector<std::unique_ptr<EtcdElector>> left_;    // entries that have been given up
+  std::unique_ptr<EtcdElector> entry_;    // of this host; null: it is not to own tags
+  std::list<Left> left_;
   std::optional<KeptText> file_;
   std::optional<OwnerAddresses> list_;
   std::optional<BootInstant> read_at_;
@@ -76,7 +88,9 @@ class OwnerList {
   std::uint64_t seen_ = 0;                 // epoch in force
   bool asking_ = false, wants_ = false;    // other owners
   std::uint64_t failures_ = 0;
-  std::string trouble_;
+  std::string read_trouble_, write_trouble_;
+  std::string told_;
+  BootInstant told_at_{};
 };
 
 }    // namespace dthrottle

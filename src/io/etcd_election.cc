@@ -113,12 +113,7 @@ bool EtcdElection::OnAnswer(int status, std::string_view body, BootInstant sent,
       OnKept(answer, sent, now);
       break;
     case Step::kCheck:
-      // Somebody has deleted the key, which no daemon does.
-      if (Holder::Of(json).revision != state_.token) {
-        Lose(now);
-      } else {
-        Do(Step::kKeep, lease_sent_ + lease_ttl_ / kKeepalivesPerTtl);
-      }
+      OnChecked(Holder::Of(json), now);
       break;
   }
   return true;
@@ -132,10 +127,19 @@ void EtcdElection::OnHolder(const Holder& holder, BootInstant now) {
   }
   // A claim whose answer was lost.
   if (lease_ != 0 && holder.lease == lease_) return Win(holder.revision, now);
+  if (holder.lease == 0) trouble_ = candidate_.key + " has no lease: somebody has put it there by hand; delete it";
   state_.address = holder.address;
   master_seen_ = now;
   last_token_ = holder.revision;
   Do(Step::kLook, now + look_interval());
+}
+
+// Somebody may have deleted the key or put another value there, which no daemon does. A key that is put keeps its
+// revision of creation, and loses its lease unless that is named.
+void EtcdElection::OnChecked(const Holder& holder, BootInstant now) {
+  const bool ours = holder.revision == state_.token && holder.lease == lease_ && holder.address == candidate_.address;
+  if (!ours) return Lose(now);
+  Do(Step::kKeep, lease_sent_ + lease_ttl_ / kKeepalivesPerTtl);
 }
 
 void EtcdElection::OnGranted(const Answer& answer, BootInstant sent, BootInstant now) {

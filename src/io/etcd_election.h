@@ -77,6 +77,7 @@ class EtcdElection {
   void OnGranted(const Answer& answer, BootInstant sent, BootInstant now);
   void OnClaimed(const Answer& answer, BootInstant now);
   void OnKept(const Answer& answer, BootInstant sent, BootInstant now);
+  void OnChecked(const Holder& holder, BootInstant now);
   void Win(std::uint64_t token, BootInstant now);
   void Lose(BootInstant now);
   Duration look_interval() const;

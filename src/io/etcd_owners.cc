@@ -91,7 +91,8 @@ bool EtcdOwners::OnRead(int status, std::string_view body, BootInstant now) {
     if (key != key_) {
       if (!key.starts_with(key_ + '/')) continue;    // KEY-other lies between
       std::string name = key.substr(key_.size() + 1);
-      if (IsHostName(name) && IsAddress(value)) present_[std::move(name)] = value;
+      // What has no lease was put there by hand, and stays when its host is gone.
+      if (Number(kv, "lease") != 0 && IsHostName(name) && IsAddress(value)) present_[std::move(name)] = value;
       continue;
     }
     revision_ = Number(kv, "mod_revision");
@@ -110,6 +111,10 @@ bool EtcdOwners::OnRead(int status, std::string_view body, BootInstant now) {
     present_since_ = now;
   }
   return true;
+}
+
+std::string EtcdOwners::WhyNotWritten(int status, std::string_view body) {
+  return Trouble(status, Json::parse(body, nullptr, false));
 }
 
 // No owner in force is there or heard of.

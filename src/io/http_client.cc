@@ -1,5 +1,6 @@
 #include "io/http_client.h"
 
+#include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -188,6 +189,8 @@ void HttpClient::Collect() {
     const std::unique_ptr<Transfer> transfer(found);
     if (result == CURLE_OK) {
       transfer->reply.status = static_cast<int>(status);
+    } else if (result == CURLE_WRITE_ERROR) {    // of on_body
+      transfer->reply = {0, fmt::format("the answer has more than {} bytes", kBodyBytesMax)};
     } else {
       transfer->reply = {0, lib.easy_strerror(result)};
     }

@@ -24,7 +24,7 @@ struct FetchedReply {
 
 class HttpClient {
  public:
-  static constexpr std::size_t kBodyBytesMax = 64 * 1024;
+  static constexpr std::size_t kBodyBytesMax = 1024 * 1024;
 
   using OnReply = std::function<void(const FetchedReply&)>;
   // A piece of a body has come. REQUIRES: it does not call the client.

@@ -55,6 +55,13 @@ class FakeEtcd {
     ++revision_;
   }
 
+  // As `etcdctl put` does: without a lease, and the revision of creation stays.
+  void Put(std::string value) {
+    held->value = std::move(value);
+    held->lease = 0;
+    ++revision_;
+  }
+
   struct Held {
     std::string value;    // base64
     std::int64_t lease;

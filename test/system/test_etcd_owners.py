@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import time
 import unittest
 
@@ -146,6 +147,52 @@ class EtcdOwners(ParallelTest):
             wait_until(lambda: (self.value() or "") == good, "the list is there again", PATIENCE)
             self.assertEqual({host.stats()["owners_changes"] for host in hosts[:OWNERS]}, {hosts[0].stats()["owners_changes"]})
 
+    def test_an_entry_that_somebody_writes_by_hand_is_no_host(self):
+        with self.fleet() as hosts:
+            self.wait_list(hosts, hosts[:OWNERS])
+            entry = f"test/{self.id()}/{hosts[0].name}"
+            self.etcd.members[0].put(entry, self.etcd.members[0].get(entry))    # without a lease
+            hosts[0].wait_log(f"{entry} has no lease")
+            self.assertEqual(hosts[0].stats()["owners_registered"], 0)
+            hosts[0].crash(keep_table=False)
+            self.wait_list(hosts[1:], hosts[1:OWNERS])
+            self.etcd.members[0].delete(entry)
+            hosts[0].start()
+            self.wait_list(hosts, hosts[:OWNERS])
+
+    def test_who_is_an_owner_now_and_then_keeps_no_descriptors(self):
+        with self.fleet(hosts=OWNERS) as hosts:
+            self.wait_list(hosts, hosts)
+            opened = []
+            for _ in range(12):
+                for owner in (False, True):
+                    hosts[0].reload(owner=owner)
+                    wait_until(lambda: hosts[0].stats()["owners_registered"] == owner, "it is as it is to be", 4 * PATIENCE)
+                opened.append(len(os.listdir(f"/proc/{hosts[0].process.pid}/fd")))
+            self.assertLess(min(opened[-3:]), opened[0] + 8)
+
+
+@unittest.skipUnless(etcd.AVAILABLE, etcd.WHY_NOT)
+class FullEtcd(ParallelTest):
+    def alarm(self, cluster, action):
+        cluster.members[0].post("/v3/maintenance/alarm", {"action": action, "alarm": "NOSPACE"})
+
+    def test_a_list_that_cannot_be_written_is_said_and_counted(self):
+        with etcd.Etcd(1) as full:
+            settings = {"etcd": full.urls, "etcd_ttl": f"{TTL}s"}
+            with Fleet(LIMIT, hosts=3, owners=2, period="500ms", etcd=settings) as hosts:
+                wait_until(lambda: {host.stats()["owners"] for host in hosts} == {2}, "there are owners", 4 * PATIENCE)
+                self.alarm(full, "ACTIVATE")
+                before = hosts[1].stats()["owners_etcd_failures"]
+                hosts[0].crash(keep_table=False)
+                hosts[1].wait_log("space exceeded: the list of owners stays as it is")
+                self.assertGreater(hosts[1].stats()["owners_etcd_failures"], before)
+                hosts[0].start()
+                hosts[0].wait_log("space exceeded: this host is not entered among the owners")
+                self.alarm(full, "DEACTIVATE")
+                for host in hosts[:2]:
+                    host.wait_log("etcd says the list of owners again")
+
 
 class Settings(ParallelTest):
     def test_settings_that_do_not_fit(self):
@@ -156,7 +203,9 @@ class Settings(ParallelTest):
                 ({"spread": "owners", "etcd": ["127.0.0.1"]}, "peers.etcd = [\"127.0.0.1\"]"),
                 ({"spread": "owners", "etcd": ["http://127.0.0.1:2379"], "etcd_ttl": "3500ms"}, "must be whole seconds"),
                 ({"spread": "owners", "etcd": ["http://127.0.0.1:2379"], "owner": True, "bind": "tcp://0.0.0.0:7314"},
-                 "peers.advertise is \"\"")):
+                 "peers.advertise is \"\""),
+                ({"spread": "owners", "etcd": ["http://127.0.0.1:2379"], "bind": "tcp://127.0.0.1:7314",
+                  "advertise": "tcp://10.0.0.2:7314"}, "peers.advertise = \"tcp://10.0.0.2:7314\" is not loopback")):
             with self.subTest(says=says):
                 checked = check_settings(self, peers)
                 self.assertEqual(checked.returncode, 78)

@@ -235,6 +235,24 @@ TEST_CASE("election: a key that somebody deletes makes the master stop at its ne
   CHECK(world.terms == 2);
 }
 
+TEST_CASE("election: a key that somebody puts by hand ends mastership, and nobody has it until it is deleted") {
+  for (const bool same : {true, false}) {
+    World world(9, 2);
+    world.Run(3s);
+    REQUIRE(world.Master());
+    world.etcd.Put(same ? world.etcd.held->value : "Z2FyYmFnZQ==");
+    world.Run(8s);
+    CHECK(!world.Master());
+    for (const std::size_t host : {0U, 1U}) {
+      CHECK(world.host(host).election.trouble().find("has no lease") != std::string::npos);
+    }
+    world.etcd.Delete();
+    world.Run(3s);
+    CHECK(world.Master());
+    CHECK(world.host(*world.Master()).election.trouble().empty());
+  }
+}
+
 TEST_CASE("election: chance breaks everything at once, and there is never a second master") {
   Duration with_master{}, whole{};
   int terms = 0;

@@ -19,7 +19,9 @@ constexpr BootInstant kBegin{1h};
 // As much of etcd as the list needs.
 class Store {
  public:
-  void Put(const std::string& key, const std::string& value) { kvs_[key] = {value, ++revision_}; }
+  void Put(const std::string& key, const std::string& value, const std::string& lease = "7") {
+    kvs_[key] = {value, ++revision_, lease};
+  }
   void Delete(const std::string& key) { kvs_.erase(key); }
   std::string Get(const std::string& key) const { return kvs_.contains(key) ? kvs_.at(key).value : ""; }
 
@@ -47,7 +49,8 @@ class Store {
     for (auto kv = kvs_.lower_bound(from); kv != kvs_.end() && kv->first < to; ++kv) {
       kvs.push_back({{"key", etcd::Base64(kv->first)},
                      {"value", etcd::Base64(kv->second.value)},
-                     {"mod_revision", std::to_string(kv->second.revision)}});
+                     {"mod_revision", std::to_string(kv->second.revision)},
+                     {"lease", kv->second.lease}});
     }
     return Json{{"header", {{"revision", std::to_string(revision_)}}}, {"kvs", kvs}}.dump();
   }
@@ -56,6 +59,7 @@ class Store {
   struct Kv {
     std::string value;
     std::int64_t revision;
+    std::string lease;
   };
   std::map<std::string, Kv> kvs_;
   std::int64_t revision_ = 1;
@@ -114,6 +118,17 @@ TEST_CASE("the first list has whoever is there after a moment") {
   CHECK_FALSE(ReadAndNext(b, store, {}, true, kBegin + 11s).write);
   REQUIRE(b.list());
   CHECK(b.list()->owners->number() == EtcdOwners::kFirst);
+}
+
+TEST_CASE("a host whose key has no lease is not there: nobody would take the key out") {
+  Store store;
+  EtcdOwners a("k", "a");
+  const auto two = List({"a", "b"}, 5);
+  store.Put("k", OwnerAddresses{two, {{"a", kA}, {"b", kB}}}.Text());
+  store.Put("k/a", kA), store.Put("k/b", kB);
+  CHECK(ReadAndNext(a, store, {two, nullptr, {}}, true, kBegin).want.empty());
+  store.Put("k/b", kB, "0");    // an operator, who means well
+  CHECK(ReadAndNext(a, store, {two, nullptr, {}}, true, kBegin).want == Names{"a"});
 }
 
 TEST_CASE("an owner is taken out when it is neither there nor heard, by an owner, once all are ready") {
