@@ -103,8 +103,12 @@ void PeerLinks::OnConnections(Instant now) {
 
 const std::string* PeerLinks::KeyFor(const Resolver::Address& address, std::string& why) const {
   static const std::string kNone;
-  if (!options_.keys) return &kNone;
   const std::string text = FormatEndpoint(address.endpoint);
+  if (!options_.keys) {
+    if (IsLoopback(address.endpoint)) return &kNone;
+    why = fmt::format("tcp://{} is not loopback, and this host has no key_file", text);
+    return nullptr;
+  }
   // A name can lead to several hosts, so what a key's own file says of the address comes first.
   const std::string* const at = options_.authorized.NameAt(text);
   const std::string& name = at != nullptr ? *at : address.key_name;
@@ -142,16 +146,19 @@ std::map<std::string, PeerLinks::Wanted> PeerLinks::WantedLinks(const Resolver& 
       DeadEnd(shown, PeerState::kRefused, why);
     }
   }
+  std::set<std::string> complaints;
   for (const Resolver::Failure& failure : resolver.Failures()) {
     if (failure.nothing_known) {
       DeadEnd(failure.entry, PeerState::kConnecting, failure.reason);
     } else {
-      Say(options_, LogLevel::kWarning, "{}: {}; keeping the addresses of before", failure.entry, failure.reason);
+      complaints.insert(fmt::format("{}: {}; keeping the addresses of before", failure.entry, failure.reason));
     }
   }
-  for (const PeerStatus& status : dead_ends_) {
-    Say(options_, LogLevel::kWarning, "{}: {}", status.address, status.reason);
+  for (const PeerStatus& status : dead_ends_) complaints.insert(fmt::format("{}: {}", status.address, status.reason));
+  for (const std::string& complaint : complaints) {
+    if (!complaints_.contains(complaint)) Say(options_, LogLevel::kWarning, "{}", complaint);
   }
+  complaints_ = std::move(complaints);
   return wanted;
 }
 

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <map>
+#include <set>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -80,6 +82,7 @@ class PeerLinks {
   LinkId last_link_ = 0;
   bool keeps_ = false;
   std::vector<PeerStatus> dead_ends_;    // addresses and entries that lead to no link
+  std::set<std::string> complaints_;     // said already, of these among others
 };
 
 }    // namespace dthrottle

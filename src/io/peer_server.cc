@@ -10,18 +10,15 @@ namespace dthrottle {
 namespace {
 
 constexpr char kZapAddress[] = "inproc://zeromq.zap.01";
-constexpr char kZapDomain[] = "dthrottle";
 constexpr Duration kBindRetry = std::chrono::milliseconds(5), kBindSlow = std::chrono::seconds(1);
 
 }    // namespace
 
 void PeerServer::Open() {
-  if (options_.keys) {
-    // Before the port: a handshake finds nobody to ask otherwise and fails.
-    zap_ = zmq::socket_t(context_, zmq::socket_type::rep);
-    zap_.set(zmq::sockopt::linger, 0);
-    zap_.bind(kZapAddress);
-  }
+  // Before the port: a handshake finds nobody to ask otherwise and fails.
+  zap_ = zmq::socket_t(context_, zmq::socket_type::rep);
+  zap_.set(zmq::sockopt::linger, 0);
+  zap_.bind(kZapAddress);
   MakeSocket();
 }
 
@@ -37,7 +34,6 @@ void PeerServer::MakeSocket() {
   if (!options_.keys) return;
   socket.set(zmq::sockopt::curve_server, 1);
   socket.set(zmq::sockopt::curve_secretkey, options_.keys->secret_key);
-  socket.set(zmq::sockopt::zap_domain, kZapDomain);
 }
 
 bool PeerServer::Bind(std::string& why) {
@@ -100,19 +96,17 @@ void PeerServer::AnswerZap(std::span<const zmq::message_t> parts, Instant now) {
     zmq_z85_encode(key, parts[6].data<std::uint8_t>(), parts[6].size());
     name = options_.authorized.NameOf(key);
   }
+  const bool good = name != nullptr || !options_.keys;
   const std::string_view user = name != nullptr ? std::string_view(*name) : "";
-  const std::string_view reply[] = {"1.0",
-                                    parts[1].to_string_view(),
-                                    name != nullptr ? "200" : "400",
-                                    name != nullptr ? "OK" : "not authorized",
-                                    user,
-                                    ""};
+  const std::string_view reply[] = {
+      "1.0", parts[1].to_string_view(), good ? "200" : "400", good ? "OK" : "not authorized", user, ""};
   for (std::size_t k = 0; k < std::size(reply); ++k) {
     zmq::message_t part(reply[k].data(), reply[k].size());
     SendPart(zap_, part, k + 1 < std::size(reply));
   }
-  ++(name != nullptr ? counts_.allowed : counts_.denied);
-  if (name != nullptr) return;
+  if (!options_.keys) return;
+  ++(good ? counts_.allowed : counts_.denied);
+  if (good) return;
   ++unsaid_;
   if (now - said_ < kSayEvery) return;
   said_ = now;

@@ -314,6 +314,11 @@ void CheckPeers(Findings& f) {
     f.Error("", "peers.bind is \"\": must be an address, since peers.connect names other hosts");
   }
   CheckHostKeys(f, {"peers", "peer", peers.bind, peers.connect, peers.key_file, peers.authorized_keys});
+  if (peers.key_file.empty() && !peers.advertise.empty() && !ParsePeerEntry(peers.advertise)->is_loopback()) {
+    f.Error("", fmt::format("peers.advertise = \"{}\" is not loopback: must have peers.key_file and "
+                            "peers.authorized_keys with it, or anybody could speak for a peer",
+                            peers.advertise));
+  }
 }
 
 double HostsOf(const Settings& settings) {
