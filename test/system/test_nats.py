@@ -217,6 +217,21 @@ class Nats(ParallelTest):
                 self.assertEqual((row["address"], row["state"]), (server.url(), "up"))
                 self.assertGreater(stat(hosts[-1], "nats_errors"), 0)
 
+    def test_an_owner_that_is_allowed_to_subscribe_later_is_heard_then(self):
+        with with_users() as (server, credentials):
+            users = server.settings["authorization"]["users"]
+            users[0]["permissions"] = permissions(NAMES[0], False)
+            server.give(users)
+            server.process.send_signal(signal.SIGHUP)
+            with NatsFleet(LIMIT, urls=[server.url()], names=NAMES, credentials=credentials) as hosts:
+                wait_until(lambda: any("Violation for Subscription" in note for note in notes(hosts[0])),
+                           "it says what is not allowed", PATIENCE)
+                users[0]["permissions"] = permissions(NAMES[0], True)
+                server.give(users)
+                server.process.send_signal(signal.SIGHUP)
+                wait_up(hosts)
+                self.assertEqual(stat(hosts[0], "nats_connects"), 1)
+
     def test_an_upgrade_and_a_restart_go_on_where_they_left_off(self):
         with Server() as server, NatsFleet(PLENTY, urls=[server.url()], names=NAMES) as hosts:
             wait_up(hosts)

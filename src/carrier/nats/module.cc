@@ -24,7 +24,7 @@ namespace dthrottle {
 
 namespace {
 
-using std::chrono::milliseconds;
+using std::chrono::milliseconds, std::chrono::steady_clock;
 
 constexpr std::int64_t kConnectMs = 2000, kReconnectMs = 100, kJitterMs = 200, kJitterTlsMs = 500;
 constexpr std::int64_t kPingMs = 3000, kWriteMs = 2000, kFlushMs = 200;
@@ -33,6 +33,8 @@ constexpr int kPingsOut = 2;
 constexpr int kReconnectBytes = 32 << 10;
 constexpr int kPendingMessages = 65'536, kPendingBytes = 32 << 20;    // in libnats, until this module takes them
 constexpr milliseconds kAgainMin(250), kAgainMax(5000);                // between attempts that are turned away
+constexpr std::chrono::seconds kHearAgain(10);
+constexpr steady_clock::time_point kNever = steady_clock::time_point::max();
 constexpr milliseconds kEnd(400);                                      // for the thread, when it is to end
 
 struct Destroy {
@@ -57,6 +59,7 @@ struct Shared {
   std::size_t out_bytes = 0;
   std::vector<std::string> subjects;    // to be heard; only more are added
   std::size_t heard = 0;                // of these, subscribed to on the present connection
+  steady_clock::time_point hear_again = kNever;    // where the server refuses one: it may be allowed later
   std::deque<NatsClient::Message> in;
   std::size_t in_bytes = 0;
   NatsStatus status;
@@ -97,6 +100,9 @@ void OnError(natsConnection* connection, natsSubscription*, natsStatus error, vo
   if (error != NATS_SLOW_CONSUMER) natsConnection_GetLastError(connection, &text);
   const std::lock_guard lock(s.mutex);
   s.Tell(text != nullptr && *text != '\0' ? text : natsStatus_GetText(error));
+  if (error != NATS_NOT_PERMITTED || s.status.trouble.find("Subscription") == std::string::npos) return;
+  s.hear_again = steady_clock::now() + kHearAgain;
+  s.changed.notify_one();
 }
 
 void OnDisconnected(natsConnection* connection, void* closure) {
@@ -253,11 +259,18 @@ bool Publish(Shared& s, Connection& with) {
   natsConnection* const connection = with.connection;
   std::unique_lock lock(s.mutex);
   for (;;) {
-    s.changed.wait(lock, [&] { return s.stopping || s.closed || !s.out.empty() || s.heard < s.subjects.size(); });
+    const auto woken = [&] { return s.stopping || s.closed || !s.out.empty() || s.heard < s.subjects.size(); };
+    while (!woken() && steady_clock::now() < s.hear_again) s.changed.wait_until(lock, s.hear_again);
+    const bool again = steady_clock::now() >= s.hear_again;
+    if (again) {
+      s.hear_again = kNever;
+      s.heard = 0;
+    }
     const auto batch = std::exchange(s.out, {});
     s.out_bytes = 0;
     const bool stopping = s.stopping, closed = s.closed, hears = s.heard < s.subjects.size();
     lock.unlock();
+    if (again) with.subscriptions.clear();
     if (hears && with.Hear(s) != NATS_OK) return false;    // and connects anew
     std::uint64_t unsent = 0;
     for (const auto& [subject, body] : batch) unsent += PublishOne(connection, subject, *body) != NATS_OK;
