@@ -14,6 +14,7 @@
 #include "admin/counts.h"
 #include "admin/cut.h"
 #include "admin/escape.h"
+#include "base/words.h"
 #include "limiter/retention.h"
 #include "rule/rulebook.h"
 #include "share/ways.h"
@@ -47,20 +48,11 @@ void AddHeader(std::string& out, std::string_view metric, std::string_view type,
   fmt::format_to(std::back_inserter(out), "# HELP {0} {2}\n# TYPE {0} {1}\n", metric, type, meaning);
 }
 
-std::vector<std::string_view> Words(std::string_view text) {
-  std::vector<std::string_view> words;
-  for (std::size_t end; !text.empty(); text.remove_prefix(std::min(end + 1, text.size()))) {
-    end = std::min(text.find(' '), text.size());
-    words.push_back(text.substr(0, end));
-  }
-  return words;
-}
-
 // Takes the series of one family.
 class Sink {
  public:
   Sink(std::string& out, std::string_view metric, std::string_view labels)
-      : out_(out), metric_(metric), labels_(Words(labels)) {}
+      : out_(out), metric_(metric), labels_(SplitWords(labels)) {}
 
   // `values` are those of the labels, in their order.
   void Add(std::initializer_list<std::string_view> values, double number) {
@@ -352,7 +344,7 @@ std::string RenderMetricsManual() {
       kMetricsBytes / 1024, kMetricsBytesPerRule / 1024, kMetricsBytesPerPeer / 1024);
   for (const Family& family : kFamilies) {
     out += fmt::format(".It Li {}\n{}\nLabels:\n.Em {} .", family.metric, SentencesByLine(family.meaning),
-                       fmt::join(Words(family.labels), " , "));
+                       fmt::join(SplitWords(family.labels), " , "));
     out += fmt::format("\n{}.\n", family.kind == kGauge ? "Gauge" : "Counter");
   }
   for (const HistogramFamily& family : kHistograms) {

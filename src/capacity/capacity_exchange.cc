@@ -111,16 +111,4 @@ CapacitySum CapacityExchange::Sum(const CapacityKey& key, Instant now) {
   return state_->audits.Sum(key, now);
 }
 
-std::vector<CapacityTag> CapacityExchange::Tags(std::size_t most) const {
-  const Ledgers& ledgers = state_->books.ledgers();
-  std::vector<std::uint32_t> ids(ledgers.size());
-  for (std::uint32_t id = 0; id < ids.size(); ++id) ids[id] = id;
-  const auto end = ids.begin() + static_cast<std::ptrdiff_t>(std::min(most, ids.size()));
-  std::partial_sort(ids.begin(), end, ids.end(),
-                    [&](std::uint32_t a, std::uint32_t b) { return ledgers[a].demand > ledgers[b].demand; });
-  std::vector<CapacityTag> tags;
-  for (auto at = ids.begin(); at != end; ++at) tags.push_back(*Inspect(ledgers[*at].key));
-  return tags;
-}
-
 }    // namespace dthrottle

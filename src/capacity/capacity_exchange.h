@@ -138,7 +138,6 @@ struct CapacityCounts {
   std::uint64_t lapses = 0;            // of this host's lease
   std::uint64_t fenced = 0;            // times this host was taken for dead and began anew
   std::uint64_t inherited = 0;         // hosts
-  std::uint64_t rebinds = 0;           // other best friends
   std::uint64_t resets = 0;            // generations joined
   std::uint64_t tags = 0;              // ledgers now
   std::uint64_t tags_refused = 0;      // for want of room; they stay at `other`
@@ -199,7 +198,6 @@ class CapacityExchange {
   std::optional<CapacityTag> Inspect(const CapacityKey& key) const;    // none: no ledger, so `other`
   // Of whoever has said. Members are asked in the rounds after this, as long as it is called now and then.
   CapacitySum Sum(const CapacityKey& key, Instant now);
-  std::vector<CapacityTag> Tags(std::size_t most) const;    // some of those with most demand
 
  private:
   friend struct ExchangeState;

@@ -34,7 +34,6 @@ void CapacityLogging::Bind(Instant now) {
   if (!core_.generation.running() || (Fine(has, now) && answers)) return;
   CapacityPeer* const to = FriendAfter(answers ? members_.SelfNumber() : members_.NumberOf(has.friend_->name), now);
   if (to == nullptr) return;
-  if (has.number != 0) ++core_.counts.rebinds;
   core_.bonds.candidate = {to, to->epoch, ++bindings_};
   core_.bonds.complete = false;
   heading_ = true;

@@ -1,8 +1,9 @@
 #include "capacity/indicator.h"
 
 #include <array>
-#include <charconv>
 #include <cmath>
+
+#include "base/number.h"
 
 namespace dthrottle {
 namespace {
@@ -62,8 +63,7 @@ const Indicator& Reported() {
 std::optional<double> ReadReport(std::string_view text) {
   constexpr double kReportMax = 1e12;
   double value = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || rest != text.data() + text.size() || !(value > 0 && value <= kReportMax)) return {};
+  if (!ParseNumber(text, value) || !(value > 0 && value <= kReportMax)) return {};
   return value;
 }
 

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "base/host_name.h"
+#include "base/number.h"
 
 namespace dthrottle {
 
@@ -96,8 +97,7 @@ Result<Endpoint> ParseEndpoint(std::string_view text) {
   if (colon == std::string_view::npos) return Fail("no port");
   std::string_view host = text.substr(0, colon), port_text = text.substr(colon + 1);
   Endpoint endpoint;
-  const auto [rest, error] = std::from_chars(port_text.data(), port_text.data() + port_text.size(), endpoint.port);
-  if (error != std::errc() || rest != port_text.data() + port_text.size()) return Fail("port is not 0 to 65535");
+  if (!ParseNumber(port_text, endpoint.port)) return Fail("port is not 0 to 65535");
   const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
   if (bracketed) host = host.substr(1, host.size() - 2);
   endpoint.host = host;
@@ -209,10 +209,8 @@ Result<CapacityLink> ParseCapacityLink(std::string_view text) {
   for (const std::string& name : {link.a, link.b}) {
     if (!IsHostName(name)) return Fail("no name of a host: " + name);
   }
-  if (words.size() == 3) {
-    const char* const end = words[2].data() + words[2].size();
-    const auto [rest, error] = std::from_chars(words[2].data(), end, link.weight);
-    if (error != std::errc() || rest != end || !(link.weight > 0 && link.weight <= 1000)) return Fail("no weight");
+  if (words.size() == 3 && !(ParseNumber(words[2], link.weight) && link.weight > 0 && link.weight <= 1000)) {
+    return Fail("no weight");
   }
   return link;
 }
@@ -232,9 +230,7 @@ Result<OperatorKey> ParseOperatorKey(std::string_view text) {
 
 Result<std::uint32_t> ParseFileMode(std::string_view text) {
   std::uint32_t mode = 0;
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, mode, 8);
-  if (error != std::errc() || rest != end || mode > 0777) return Fail("not permission bits");
+  if (!ParseNumber(text, mode, 8) || mode > 0777) return Fail("not permission bits");
   return mode;
 }
 

@@ -10,10 +10,10 @@
 #include <cstring>
 #include <utility>
 
+#include "base/words.h"
 #include "io/call_filter.h"
 #include "io/files.h"
 #include "io/part.h"
-#include "query/words.h"
 
 namespace dthrottle {
 

@@ -117,7 +117,7 @@ int Serve(const std::string& path, Launch& launch, Log& log) {
 
 // Says in the log why a start has failed.
 int ServeOrSay(const std::string& path, Launch launch) {
-  Log log(LogLevel::kInfo);
+  Log log;
   try {
     return Serve(path, launch, log);
   } catch (const StartFailure& failure) {

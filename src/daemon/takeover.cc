@@ -13,12 +13,12 @@
 #include <string_view>
 #include <utility>
 
+#include "base/words.h"
 #include "bucket/table.h"
 #include "config/listeners.h"
 #include "config/values.h"
 #include "io/files.h"
 #include "io/listener.h"
-#include "query/words.h"
 
 namespace dthrottle {
 

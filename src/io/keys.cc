@@ -16,6 +16,7 @@
 
 #include "base/check.h"
 #include "base/host_name.h"
+#include "base/words.h"
 #include "config/values.h"
 #include "io/files.h"
 
@@ -33,12 +34,6 @@ bool IsKey(std::string_view text) {
          zmq_z85_decode(raw, std::string(text).c_str()) != nullptr;
 }
 
-std::string_view Trim(std::string_view text) {
-  const auto from = text.find_first_not_of(" \t\r");
-  if (from == std::string_view::npos) return {};
-  return text.substr(from, text.find_last_not_of(" \t\r") - from + 1);
-}
-
 // The words and values of a file, each of `words` at most once and nothing else.
 Result<std::map<std::string, std::string>> ParseLines(const std::string& path, std::string_view text,
                                                       const std::vector<std::string>& words) {
@@ -46,7 +41,7 @@ Result<std::map<std::string, std::string>> ParseLines(const std::string& path, s
   if (text.size() > kKeyBytesMax) return Fail(fmt::format("{}: is too long for a key", path));
   std::size_t number = 0;
   for (std::string_view rest = text; !rest.empty();) {
-    const std::string_view line = Trim(rest.substr(0, rest.find('\n')));
+    const std::string_view line = Trimmed(rest.substr(0, rest.find('\n')), " \t\r");
     rest.remove_prefix(
         std::min(rest.size(), rest.find('\n') == std::string_view::npos ? rest.size() : rest.find('\n') + 1));
     ++number;
@@ -57,7 +52,7 @@ Result<std::map<std::string, std::string>> ParseLines(const std::string& path, s
     if (gap == std::string_view::npos || std::find(words.begin(), words.end(), word) == words.end()) {
       return Fail(fmt::format("{}:{}: must begin with one of: {}", path, number, fmt::join(words, ", ")));
     }
-    if (!found.emplace(word, Trim(line.substr(gap))).second) {
+    if (!found.emplace(word, Trimmed(line.substr(gap), " \t\r")).second) {
       return Fail(fmt::format("{}:{}: a second line \"{}\"", path, number, word));
     }
   }

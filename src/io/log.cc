@@ -29,7 +29,7 @@ bool IsJournal(int fd) {
 
 std::string Prefix(LogLevel level, bool for_journal) {
   if (for_journal) return fmt::format("<{}>", static_cast<int>(level));
-  constexpr std::string_view kNames[] = {"", "", "", "error", "warning", "notice", "info", "debug"};
+  constexpr std::string_view kNames[] = {"", "", "", "error", "warning", "notice", "info"};
   const std::time_t now = std::time(nullptr);
   std::tm local{};
   localtime_r(&now, &local);
@@ -41,14 +41,9 @@ std::string Prefix(LogLevel level, bool for_journal) {
 }    // namespace
 
 // A pipe that can be written takes PIPE_BUF bytes at once, a socket more, and a terminal one: lines there are rare.
-Log::Log(LogLevel level, int fd)
-    : level_(level),
-      fd_(fd),
-      for_journal_(IsJournal(fd_)),
-      piece_bytes_(::isatty(fd_) == 1 ? 1 : PIPE_BUF) {}
+Log::Log(int fd) : fd_(fd), for_journal_(IsJournal(fd_)), piece_bytes_(::isatty(fd_) == 1 ? 1 : PIPE_BUF) {}
 
 void Log::Say(LogLevel level, std::string_view text) {
-  if (level > level_) return;
   const std::lock_guard lock(mutex_);
   Put(level, text);
 }
@@ -93,7 +88,6 @@ std::uint64_t Log::suppressed() const {
 
 void Log::Write(LogLevel level, fmt::string_view format, fmt::format_args args) {
   static const Shape kPace = Shape::From(10, 1);
-  if (level > level_) return;
   const std::lock_guard lock(mutex_);
   Pace& pace = paces_[format.data()];
   if (!pace.bucket.Take(kPace, 1, Now())) {

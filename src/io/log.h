@@ -19,12 +19,12 @@
 namespace dthrottle {
 
 // The values are syslog's.
-enum class LogLevel { kError = 3, kWarning = 4, kNotice = 5, kInfo = 6, kDebug = 7 };
+enum class LogLevel { kError = 3, kWarning = 4, kNotice = 5, kInfo = 6 };
 
 class Log {
  public:
   // `fd` may be a pipe, a socket, a terminal or a file.
-  explicit Log(LogLevel level, int fd = STDERR_FILENO);
+  explicit Log(int fd = STDERR_FILENO);
 
   template <class... Args>
   void Error(fmt::format_string<Args...> format, Args&&... args) {
@@ -64,7 +64,6 @@ class Log {
   bool Put(LogLevel level, std::string_view text);    // false: the line is lost
   bool Push();
 
-  const LogLevel level_;
   const int fd_;
   const bool for_journal_;
   const std::size_t piece_bytes_;    // that one write can have without waiting, where there is room

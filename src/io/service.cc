@@ -8,12 +8,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
-#include <system_error>
+
+#include "base/number.h"
 
 namespace dthrottle {
 
@@ -44,10 +44,7 @@ constexpr std::uint64_t kSocketsMax = 1024;
 std::optional<std::uint64_t> NumberIn(const char* variable) {
   const char* const text = std::getenv(variable);
   std::uint64_t value = 0;
-  if (text == nullptr) return std::nullopt;
-  const char* const end = text + std::strlen(text);
-  if (std::from_chars(text, end, value) != std::from_chars_result{end, std::errc()}) return std::nullopt;
-  return value;
+  return text != nullptr && ParseNumber(text, value) ? std::optional(value) : std::nullopt;
 }
 
 // What the manager says may be for the process that started this one.

@@ -230,9 +230,7 @@ void Fleet::Arrive(std::uint32_t workload) {
     host = host + 1 == size() ? 0 : host + 1;
     ++tried;
   }
-  if (tried == size()) {
-    ++counts_.homeless;
-  } else {
+  if (tried < size()) {
     std::array<TagNumber, Questions::kTagsMax> tags{running.tags[running.next.tag]};
     std::size_t n = 1;
     for (const std::size_t tag : running.next.with) tags[n++] = running.tags[tag];

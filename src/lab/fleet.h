@@ -90,7 +90,6 @@ struct FleetCounts {
   std::uint64_t entries = 0;    // of tags, in reports that hosts made; one each, however many hear it
   std::uint64_t queries = 0;
   std::uint64_t by_workers = 0;    // of them, decided by workers themselves
-  std::uint64_t homeless = 0;    // queries that found no host answering
   NetworkCounts network;
 };
 

@@ -5,11 +5,10 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <new>
-#include <system_error>
 
 #include "base/check.h"
+#include "base/number.h"
 #include "base/prng.h"
 #include "config/calendar.h"
 #include "limiter/asking.h"
@@ -27,8 +26,7 @@ namespace {
 
 std::uint32_t NumberIn(std::string_view digits) {
   std::uint32_t number = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  DT_CHECK(error == std::errc() && end == digits.data() + digits.size());
+  DT_CHECK(ParseNumber(digits, number));
   return number;
 }
 

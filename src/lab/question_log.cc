@@ -7,9 +7,10 @@
 #include <optional>
 #include <utility>
 
+#include "base/number.h"
+#include "base/words.h"
 #include "config/values.h"
 #include "lease/name.h"
-#include "query/words.h"
 
 namespace dthrottle::lab {
 namespace {

@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cmath>
 #include <unordered_map>
 
+#include "base/number.h"
 #include "base/tag.h"
 
 namespace dthrottle::lab {
@@ -19,8 +19,7 @@ template <class Number>
 bool TakeNumber(std::string_view& rest, Number& number) {
   const std::size_t comma = rest.find(',');
   if (comma == std::string_view::npos) return false;
-  const auto [end, error] = std::from_chars(rest.data(), rest.data() + comma, number);
-  const bool whole = error == std::errc() && end == rest.data() + comma;
+  const bool whole = ParseNumber(rest.substr(0, comma), number);
   rest.remove_prefix(comma + 1);
   return whole;
 }

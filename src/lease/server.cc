@@ -194,7 +194,6 @@ Grant LeaseServer::Answer(HolderKind kind, std::string_view id, const Asked& ask
     return answered({.outcome = Grant::Outcome::kTooSoon, .lease = holder.has, .share = holder.share});
   }
   holders_ += !known.has_value();
-  counts_.unknown_claims += !learning && !known.has_value() && asked.has.has_value();
   const bool keeps = !learning && asked.learning && known.has_value();
   const Store::Slot slot = keeps ? *known : store.Put(kind, id, asked.wants);
   const Grant grant = answered(keeps      ? Kept(*resource, slot, now)

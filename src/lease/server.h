@@ -70,7 +70,6 @@ struct ServerCounts {
   std::uint64_t expired = 0;       // leases that nobody refreshed
   std::uint64_t released = 0;
   std::uint64_t capped_claims = 0;
-  std::uint64_t unknown_claims = 0;    // outside learning mode, of holders that have no lease here
   std::uint64_t stale_grants = 0;      // of the parent, of a smaller epoch than that of the lease that is held
   std::uint64_t shortfalls = 0;        // times that what is leased out came to be more than what is held
 };

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 
+#include "base/number.h"
 #include "limiter/inspect.h"
 #include "rule/rulebook.h"
 
@@ -11,9 +11,7 @@ namespace dthrottle {
 
 std::optional<Cost> ReadCost(std::string_view text) {
   Cost cost = 0;
-  const char* const end = text.data() + text.size();
-  if (std::from_chars(text.data(), end, cost) != std::from_chars_result{end, std::errc()}) return std::nullopt;
-  return cost;
+  return ParseNumber(text, cost) ? std::optional(cost) : std::nullopt;
 }
 
 Asking::Asking(Limiter& limiter, LaneUse lane, Prng prng, std::size_t tag_bytes_max)

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -11,6 +10,8 @@
 #include <utility>
 
 #include "base/host_name.h"
+#include "base/number.h"
+#include "base/words.h"
 #include "config/values.h"
 
 namespace dthrottle::plan {
@@ -20,21 +21,6 @@ constexpr std::string_view kBlank = " \t\r";
 
 bool IsBlank(char c) {
   return kBlank.find(c) != std::string_view::npos;
-}
-
-template <class T>
-std::optional<T> Number(std::string_view text) {
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-// What a person can read of bytes that may be anything.
-std::string Shown(std::string_view text) {
-  std::string shown;
-  for (const char c : text.substr(0, 60)) shown += c >= ' ' && c <= '~' ? c : '?';
-  return shown + (text.size() > 60 ? "..." : "");
 }
 
 // Nodes by name, and links with the line they came from.
@@ -75,12 +61,12 @@ class Builder {
   }
 
   Result<double> Weight(std::string_view text, std::size_t line) const {
-    const auto weight = Number<double>(text);
-    if (!weight || !(*weight >= kWeightMin && *weight <= kWeightMax)) {
+    double weight = 0;
+    if (!ParseNumber(text, weight) || !(weight >= kWeightMin && weight <= kWeightMax)) {
       return Wrong(line, fmt::format("weight \"{}\": a number from {} to {} is allowed; leave a link of weight 0 out",
                                      Shown(text), kWeightMin, kWeightMax));
     }
-    return *weight;
+    return weight;
   }
 
   Result<NamedGraph> Finish() && {
@@ -95,9 +81,9 @@ class Builder {
   void SortIfNumbers() {
     std::vector<std::pair<std::uint64_t, std::uint32_t>> order;
     for (std::uint32_t i = 0; i < names_.size(); ++i) {
-      const auto number = Number<std::uint64_t>(names_[i]);
-      if (!number) return;
-      order.emplace_back(*number, i);
+      std::uint64_t number = 0;
+      if (!ParseNumber(names_[i], number)) return;
+      order.emplace_back(number, i);
     }
     std::ranges::sort(order);
     std::vector<std::uint32_t> place(order.size());
@@ -116,19 +102,6 @@ class Builder {
   std::vector<WeightedLink> links_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::size_t> lines_;    // of links, smaller node first
 };
-
-// Up to four words, so that one too many is seen.
-std::vector<std::string_view> Words(std::string_view line) {
-  std::vector<std::string_view> words;
-  while (words.size() < 4) {
-    const std::size_t begin = line.find_first_not_of(kBlank);
-    if (begin == std::string_view::npos) break;
-    const std::size_t end = std::min(line.find_first_of(kBlank, begin), line.size());
-    words.push_back(line.substr(begin, end - begin));
-    line.remove_prefix(end);
-  }
-  return words;
-}
 
 // ---- DOT ----
 
@@ -358,7 +331,7 @@ Result<NamedGraph> ParseEdgeList(std::string_view text, std::string_view file) {
   for (std::size_t number = 1; !text.empty(); ++number) {
     std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
-    const std::vector<std::string_view> words = Words(line.substr(0, line.find('#')));
+    const std::vector<std::string_view> words = SplitWords(line.substr(0, line.find('#')), kBlank);
     if (words.empty()) continue;
     if (words.size() != 2 && words.size() != 3) {
       return builder.Wrong(number, fmt::format("\"{}\": a line is \"a b [weight]\"", Shown(line)));

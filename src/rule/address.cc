@@ -7,6 +7,8 @@
 #include <charconv>
 #include <cstring>
 
+#include "base/number.h"
+
 namespace dthrottle {
 
 namespace {
@@ -92,9 +94,7 @@ std::optional<Network> ParseNetwork(std::string_view text) {
   if (!address.has_value()) return std::nullopt;
   unsigned bits = address->size();
   if (slash != text.npos) {
-    const std::string_view length = text.substr(slash + 1);
-    const char* const end = length.data() + length.size();
-    if (std::from_chars(length.data(), end, bits) != std::from_chars_result{end, std::errc()}) return std::nullopt;
+    if (!ParseNumber(text.substr(slash + 1), bits)) return std::nullopt;
     // The length of a mapped IPv4 network counts the bits in front of it too.
     if (!address->is_v6 && text.find(':') != text.npos) bits = bits >= 96 ? bits - 96 : address->size() + 1;
     if (bits > address->size()) return std::nullopt;

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
+#include "base/number.h"
 #include "rule/address.h"
 
 namespace dthrottle {
@@ -39,9 +39,7 @@ Result<Derivation> ParseDerivation(std::string_view text) {
   if (!is_v6 && !text.starts_with(kIpv4)) return Fail("kind");
   text.remove_prefix(kIpv4.size());
   std::uint8_t bits = 0;
-  const char* const end = text.data() + text.size();
-  if (std::from_chars(text.data(), end, bits) != std::from_chars_result{end, std::errc()}) return Fail("bits");
-  if (bits == 0 || bits > (is_v6 ? 128 : 32)) return Fail("bits");
+  if (!ParseNumber(text, bits) || bits == 0 || bits > (is_v6 ? 128 : 32)) return Fail("bits");
   return Derivation{is_v6 ? Kind::kIpv6 : Kind::kIpv4, bits, {}};
 }
 

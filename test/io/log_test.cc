@@ -73,7 +73,7 @@ TEST_CASE("a log whose reader stalls holds nobody up, and loses whole lines, whi
   void (*const make)(Ends&) = GENERATE(&MakePipe, &MakeSocket, &MakeTerminal);
   Ends ends;
   make(ends);
-  Log log(LogLevel::kInfo, ends.log);
+  Log log(ends.log);
   const std::string line(kLineBytes, 'x');
   std::size_t said = 0;
   for (; log.suppressed() < 10 && said < 100'000; ++said) log.Say(LogLevel::kInfo, line);
@@ -95,7 +95,7 @@ TEST_CASE("a log that cannot be written is no reason to stop") {
   MakePipe(ends);
   ::close(std::exchange(ends.reader, -1));
   for (const int fd : {ends.log, -1}) {
-    Log log(LogLevel::kInfo, fd);
+    Log log(fd);
     log.Say(LogLevel::kInfo, "to nobody");
     CHECK(log.suppressed() == 1);
   }

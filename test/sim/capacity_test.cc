@@ -83,10 +83,10 @@ std::string Story(const CapacityFleet& fleet, const CapacityFleet::Options& o) {
   for (std::uint32_t h = 0; h < o.hosts; ++h) {
     const CapacityCounts c = fleet.Counts(h);
     text += fmt::format(
-        "\n  {}: up {} generation {:x} epoch {:x} leased {} seats {} tags {} resets {} inherited {} fenced {} rebinds "
-        "{} gifts {} junk {} shares",
-        h, fleet.up(h), c.generation, c.epoch, c.leased, c.seats, c.tags, c.resets, c.inherited, c.fenced, c.rebinds,
-        c.gifts, c.junk);
+        "\n  {}: up {} generation {:x} epoch {:x} leased {} seats {} tags {} resets {} inherited {} fenced {} gifts "
+        "{} junk {} shares",
+        h, fleet.up(h), c.generation, c.epoch, c.leased, c.seats, c.tags, c.resets, c.inherited, c.fenced, c.gifts,
+        c.junk);
     for (std::uint32_t t = 0; t < o.tags; ++t)
       text += fmt::format(" {:.4f}", static_cast<double>(fleet.Share(h, t)) / static_cast<double>(kWhole));
   }

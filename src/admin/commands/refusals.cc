@@ -2,21 +2,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "admin/commands/commands.h"
+#include "base/number.h"
 #include "tally/tally.h"
 
 namespace dthrottle::commands {
 
 Json RecentRefusals(const Context& c) {
   std::size_t n = 20;
-  if (!c.argument.empty()) {
-    const char* const end = c.argument.data() + c.argument.size();
-    const auto [rest, error] = std::from_chars(c.argument.data(), end, n);
-    if (error != std::errc() || rest != end || n < 1 || n > Refusals::kKept) {
-      return ErrorAnswer(fmt::format("N must be a whole number from 1 to {}", Refusals::kKept));
-    }
+  if (!c.argument.empty() && (!ParseNumber(c.argument, n) || n < 1 || n > Refusals::kKept)) {
+    return ErrorAnswer(fmt::format("N must be a whole number from 1 to {}", Refusals::kKept));
   }
   std::vector<Refusal> all;
   const Tally& tally = c.limiter().tally();

@@ -1,10 +1,10 @@
 // `rules`, `top` and `penalties`: what each rule did, and which tags are asked for most or penalized.
 #include <fmt/format.h>
 
-#include <charconv>
 
 #include "admin/commands/commands.h"
 #include "admin/escape.h"
+#include "base/number.h"
 #include "limiter/inspect.h"
 #include "limiter/retention.h"
 #include "rule/rulebook.h"
@@ -48,12 +48,8 @@ Json PenaltyList(const Context& c, std::size_t n) {
 
 Json Top(const Context& c) {
   std::size_t n = 10;
-  if (!c.argument.empty()) {
-    const char* const end = c.argument.data() + c.argument.size();
-    const auto [rest, error] = std::from_chars(c.argument.data(), end, n);
-    if (error != std::errc() || rest != end || n < 1 || n > TopTags::kEntries) {
-      return ErrorAnswer(fmt::format("N must be a whole number from 1 to {}", TopTags::kEntries));
-    }
+  if (!c.argument.empty() && (!ParseNumber(c.argument, n) || n < 1 || n > TopTags::kEntries)) {
+    return ErrorAnswer(fmt::format("N must be a whole number from 1 to {}", TopTags::kEntries));
   }
   TopSums served, throttled;
   const Tally& tally = c.limiter().tally();

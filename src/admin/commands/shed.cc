@@ -2,11 +2,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "admin/commands/commands.h"
 #include "admin/escape.h"
+#include "base/number.h"
 #include "limiter/shedder.h"
 #include "rule/rulebook.h"
 
@@ -61,9 +61,7 @@ Json ShedAnswer(const Context& c) {
 Json Shed(const Context& c) {
   if (c.argument.empty()) return ShedAnswer(c);
   double value = 0;
-  const char* const end = c.argument.data() + c.argument.size();
-  const auto [rest, error] = std::from_chars(c.argument.data(), end, value);
-  if (error != std::errc() || rest != end || !std::isfinite(value)) return ErrorAnswer("VALUE must be a number");
+  if (!ParseNumber(c.argument, value) || !std::isfinite(value)) return ErrorAnswer("VALUE must be a number");
   if (const auto taken = c.host.ReportShed(value); !taken) return ErrorAnswer(taken.error().message);
   return ShedAnswer(c);
 }

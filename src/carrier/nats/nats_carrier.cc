@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/words.h"
 #include "carrier/nats/nkey.h"
 #include "carrier/nats/subjects.h"
 #include "io/clock.h"
@@ -52,16 +53,11 @@ Result<const NatsModule*> LoadModule() {
   return module;
 }
 
-std::string_view Trimmed(std::string_view text) {
-  const std::size_t begin = text.find_first_not_of(" \t\r\n"), end = text.find_last_not_of(" \t\r\n");
-  return begin == std::string_view::npos ? std::string_view() : text.substr(begin, end - begin + 1);
-}
-
 // A file has a seed, "user:password", or a JWT with its seed.
 Result<void> ReadCredentials(const std::string& path, NatsOptions& options) {
   const auto secret = ReadSecret(path);
   if (!secret) return Fail("peers.nats_credentials: " + secret.error().message);
-  const std::string_view text = Trimmed(*secret);
+  const std::string_view text = Trimmed(*secret, " \t\r\n");
   if (text.find(kJwt) != std::string_view::npos) {
     options.jwt_file = path;
     return {};

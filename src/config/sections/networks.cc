@@ -1,6 +1,7 @@
 // The networks that rules are for: match_cidrs.
 #include <fmt/format.h>
 
+#include "base/words.h"
 #include "config/findings.h"
 #include "config/sections.h"
 #include "config/values.h"
@@ -10,19 +11,12 @@ namespace dthrottle {
 
 namespace {
 
-std::string_view Trimmed(std::string_view line) {
-  constexpr std::string_view kBlanks = " \t\r";
-  line = line.substr(0, line.find('#'));
-  const std::size_t begin = std::min(line.find_first_not_of(kBlanks), line.size());
-  return line.substr(begin, line.find_last_not_of(kBlanks) + 1 - begin);
-}
-
 // Fails with the line that is wrong.
 Result<std::vector<Network>> ParseNetworks(std::string_view text) {
   std::vector<Network> networks;
   for (std::size_t number = 1, begin = 0; begin < text.size(); ++number) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view line = Trimmed(text.substr(begin, end - begin));
+    const std::string_view all = text.substr(begin, end - begin), line = Trimmed(all.substr(0, all.find('#')), " \t\r");
     begin = end + 1;
     if (line.empty()) continue;
     const auto network = ParseNetwork(line);

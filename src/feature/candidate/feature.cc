@@ -11,11 +11,11 @@
 #include "admin/escape.h"
 #include "base/check.h"
 #include "base/state.h"
+#include "base/words.h"
 #include "config/keys.h"
 #include "config/load.h"
 #include "io/clock.h"
 #include "io/thread_pool.h"
-#include "query/words.h"
 #include "share/ways.h"
 
 namespace dthrottle {

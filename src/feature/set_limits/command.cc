@@ -7,11 +7,11 @@
 #include "admin/admin.h"
 #include "admin/commands/commands.h"
 #include "admin/escape.h"
+#include "base/words.h"
 #include "config/values.h"
 #include "feature/set_limits/feature.h"
 #include "io/clock.h"
 #include "limiter/limiter.h"
-#include "query/words.h"
 #include "rule/rulebook.h"
 
 namespace dthrottle {

@@ -7,12 +7,12 @@
 
 #include "admin/escape.h"
 #include "base/host_name.h"
+#include "base/words.h"
 #include "feature/command_line.h"
 #include "feature/set_limits/set_limit.h"
 #include "feature/set_limits/set_limits.h"
 #include "io/clock.h"
 #include "io/keys.h"
-#include "query/words.h"
 
 namespace dthrottle {
 namespace {

@@ -4,16 +4,16 @@
 #include <sodium.h>
 
 #include <array>
-#include <charconv>
 #include <chrono>
 #include <tuple>
 
 #include "admin/escape.h"
+#include "base/number.h"
 #include "base/tag.h"
+#include "base/words.h"
 #include "bucket/bucket.h"
 #include "config/keys.h"
 #include "config/values.h"
-#include "query/words.h"
 
 namespace dthrottle {
 
@@ -48,12 +48,6 @@ bool FromBase64(std::string_view text, std::array<unsigned char, n>& bytes) {
          size == n && Base64(bytes) == text;
 }
 
-template <class T>
-bool Read(std::string_view word, T& number) {
-  const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-  return error == std::errc() && rest == word.data() + word.size();
-}
-
 std::int64_t MicrosecondsOf(Duration date) {
   return std::chrono::duration_cast<microseconds>(date).count();
 }
@@ -77,7 +71,7 @@ std::string TextOf(const SetLimit& limit) {
 
 bool ReadDate(std::string_view word, Duration& date) {
   std::int64_t count = 0;
-  if (!Read(word, count) || count < 0 || count > kDateMicrosecondsMax) return false;
+  if (!ParseNumber(word, count) || count < 0 || count > kDateMicrosecondsMax) return false;
   date = microseconds(count);
   return true;
 }
@@ -109,10 +103,10 @@ Result<SetLimit> ParseLimit(std::string_view text) {
   if (limit.of == LimitOf::kRules && !numberless) return Fail("rules have burst and rate in their text");
   limit.clears = limit.of == LimitOf::kRules ? text.empty() : numberless;
   if (!numberless) {
-    if (!Read(burst, limit.burst) || !(limit.burst >= kBurstMin && limit.burst <= kBurstMax)) {
+    if (!ParseNumber(burst, limit.burst) || !(limit.burst >= kBurstMin && limit.burst <= kBurstMax)) {
       return Fail(fmt::format("burst must be a number of tokens from {:g} to {:g}", kBurstMin, kBurstMax));
     }
-    if (!Read(rate, limit.rate) || !(limit.rate >= kRateMin && limit.rate <= kRateMax)) {
+    if (!ParseNumber(rate, limit.rate) || !(limit.rate >= kRateMin && limit.rate <= kRateMax)) {
       return Fail(fmt::format("rate must be tokens a second from {:g} to {:g}", kRateMin, kRateMax));
     }
     if (limit.burst / limit.rate > kRefillSecondsMax) {
@@ -144,10 +138,10 @@ Result<SetLimit> LimitAsked(LimitOf of, std::string_view name, std::string_view 
                             bytes, kRulesEscapedBytesMax, bytes - kRulesEscapedBytesMax));
   }
   if (!limit.clears && !of_rules) {
-    if (!Read(burst, limit.burst)) return Fail("burst must be a number of tokens");
+    if (!ParseNumber(burst, limit.burst)) return Fail("burst must be a number of tokens");
     if (const auto per_second = ParseRate(rate)) {
       limit.rate = *per_second;
-    } else if (!Read(rate, limit.rate)) {
+    } else if (!ParseNumber(rate, limit.rate)) {
       return Fail("rate must be tokens a second, or text such as \"60/m\"");
     }
   }

@@ -7,7 +7,7 @@
 #include <unordered_map>
 
 #include "base/siphash.h"
-#include "query/words.h"
+#include "base/words.h"
 #include "rule/rulebook.h"
 
 namespace dthrottle {

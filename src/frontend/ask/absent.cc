@@ -1,8 +1,8 @@
 #include "frontend/ask/absent.h"
 
+#include "base/words.h"
 #include "limiter/limit_of.h"
 #include "query/named_tag.h"
-#include "query/words.h"
 
 namespace dthrottle {
 

@@ -7,7 +7,8 @@
 #include <iterator>
 #include <optional>
 
-#include "query/words.h"
+#include "base/words.h"
+
 
 namespace dthrottle {
 

@@ -5,9 +5,10 @@
 #include <optional>
 #include <utility>
 
+#include "base/number.h"
+#include "base/words.h"
 #include "frontend/ask/turn.h"
 #include "limiter/inspect.h"
-#include "query/words.h"
 
 namespace dthrottle {
 

@@ -6,10 +6,11 @@
 #include <limits>
 #include <span>
 
+#include "base/number.h"
+#include "base/words.h"
 #include "capacity/indicator.h"
 #include "limiter/asking.h"
 #include "limiter/places.h"
-#include "query/words.h"
 
 namespace dthrottle {
 

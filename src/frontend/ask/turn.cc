@@ -6,9 +6,10 @@
 #include <span>
 #include <utility>
 
+#include "base/number.h"
+#include "base/words.h"
 #include "frontend/ask/absent.h"
 #include "frontend/ask/reader.h"
-#include "query/words.h"
 #include "rule/rulebook.h"
 
 namespace dthrottle {

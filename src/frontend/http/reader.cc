@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/words.h"
 #include "frontend/http/target.h"
 
 namespace dthrottle {

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -12,6 +11,7 @@
 #include "admin/extension.h"
 #include "admin/metrics.h"
 #include "base/check.h"
+#include "base/number.h"
 #include "capacity/indicator.h"
 #include "frontend/http/page.h"
 #include "frontend/http/tag_fields.h"
@@ -40,10 +40,8 @@ Result<std::uint32_t> WholeNumber(const HttpTarget& target, std::string_view nam
                                   std::uint32_t min, std::uint32_t max) {
   const std::string* const text = target.Find(name);
   if (text == nullptr) return absent;
-  const char* const end = text->data() + text->size();
   std::uint32_t value = 0;
-  const auto [rest, error] = std::from_chars(text->data(), end, value);
-  if (error != std::errc() || rest != end || value < min || value > max) {
+  if (!ParseNumber(*text, value) || value < min || value > max) {
     return Fail(fmt::format("{} must be a whole number from {} to {}", name, min, max));
   }
   return value;

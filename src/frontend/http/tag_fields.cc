@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/words.h"
 #include "frontend/http/target.h"
 
 namespace dthrottle {

@@ -5,9 +5,9 @@
 #include <strings.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "admin/escape.h"
+#include "base/number.h"
 
 namespace dthrottle {
 
@@ -23,8 +23,7 @@ std::optional<std::string> Decode(std::string_view text) {
     if (byte == '%') {
       const std::string_view digits = text.substr(i + 1, 2);
       unsigned value = 0;
-      const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
-      if (digits.size() != 2 || error != std::errc() || end != digits.data() + 2) return std::nullopt;
+      if (digits.size() != 2 || !ParseNumber(digits, value, 16)) return std::nullopt;
       byte = static_cast<char>(value);
       i += 2;
     }
@@ -43,11 +42,6 @@ bool IsAddress(int family, std::string_view text) {
 
 bool SameName(std::string_view a, std::string_view b) {
   return a.size() == b.size() && ::strncasecmp(a.data(), b.data(), a.size()) == 0;
-}
-
-std::string_view Trimmed(std::string_view text) {
-  text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
-  return text.substr(0, text.find_last_not_of(" \t") + 1);
 }
 
 const std::string* HttpTarget::Find(std::string_view name) const {

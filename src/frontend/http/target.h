@@ -31,9 +31,6 @@ Result<HttpTarget> ParseTarget(std::string_view target, std::span<const std::str
 // Whether two names are the same but for the case of ASCII letters.
 bool SameName(std::string_view a, std::string_view b);
 
-// Without the blanks and tabs around it.
-std::string_view Trimmed(std::string_view text);
-
 // Whether a Host field names this machine in a way that no stranger's DNS can: by an address, as localhost or by
 // `own_name`, or by one of the `others`. Empty does too: there was none.
 bool NamesThisHost(std::string_view host, std::string_view own_name, std::span<const std::string> others = {});

@@ -4,12 +4,13 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <iterator>
 #include <span>
 #include <vector>
 
+#include "base/number.h"
+#include "base/words.h"
 #include "lease/address.h"
 #include "lease/name.h"
 
@@ -21,44 +22,14 @@ using lease::Claim;
 using lease::Grant;
 using lease::LeaseServer;
 
-constexpr std::size_t kShownBytes = 40;    // of what is wrong
 constexpr double kSecondsMax = 366 * 86400.0;
-
-// The words between single blanks, or more.
-std::vector<std::string_view> Words(std::string_view line) {
-  std::vector<std::string_view> words;
-  for (std::size_t begin; (begin = line.find_first_not_of(' ')) != std::string_view::npos;) {
-    const std::size_t end = std::min(line.find(' ', begin), line.size());
-    words.push_back(line.substr(begin, end - begin));
-    line.remove_prefix(end);
-  }
-  return words;
-}
 
 void Complain(std::string& answers, std::string_view what) {
   fmt::format_to(std::back_inserter(answers), "error {}\n", what);
 }
 
-// What somebody wrote, short and harmless.
-std::string Printable(std::string_view text) {
-  std::string shown(text);
-  std::replace_if(
-      shown.begin(), shown.end(), [](unsigned char c) { return c < 0x20 || c > 0x7e; }, '?');
-  return shown;
-}
-std::string Shown(std::string_view text) {
-  return Printable(text.substr(0, kShownBytes));
-}
-
-// A plain number: digits, and perhaps a fraction or an exponent.
-template <class T>
-bool Parse(std::string_view text, T& number) {
-  const char* const end = text.data() + text.size();
-  return std::from_chars(text.data(), end, number) == std::from_chars_result{end, std::errc()};
-}
-
 bool ParseAmount(std::string_view text, double& amount) {
-  return Parse(text, amount) && std::isfinite(amount) && amount >= 0 && amount <= lease::kCapacityMax;
+  return ParseNumber(text, amount) && std::isfinite(amount) && amount >= 0 && amount <= lease::kCapacityMax;
 }
 
 // The lines of one turn: whom they ask, when, and where the answers go.
@@ -165,10 +136,10 @@ void Get(const Turn& turn, std::span<const std::string_view> words) {
   double seconds = 0;
   if (!ParseAmount(words[2], request.wants)) return wrong("WANTS", amount, words[2]);
   if (words.size() > 3 && !ParseAmount(words[3], claim.capacity)) return wrong("HAS", amount, words[3]);
-  if (words.size() > 4 && !Parse(words[4], request.priority)) return wrong("PRIORITY", "a whole number", words[4]);
-  if (words.size() > 5 && !Parse(words[5], claim.epoch)) return wrong("TOKEN", "one that came with a lease", words[5]);
+  if (words.size() > 4 && !ParseNumber(words[4], request.priority)) return wrong("PRIORITY", "a whole number", words[4]);
+  if (words.size() > 5 && !ParseNumber(words[5], claim.epoch)) return wrong("TOKEN", "one that came with a lease", words[5]);
   if (words.size() > 6) {
-    if (!Parse(words[6], seconds) || !(seconds >= 0 && seconds <= kSecondsMax)) {
+    if (!ParseNumber(words[6], seconds) || !(seconds >= 0 && seconds <= kSecondsMax)) {
       return wrong("SECONDS", "a number of seconds", words[6]);
     }
     claim.expiry = turn.now + DurationOf(seconds);
@@ -211,8 +182,8 @@ bool ParseBands(std::string_view text, std::vector<lease::Band>& bands) {
     const std::string_view one = text.substr(0, text.find(','));
     const std::size_t first = one.find(':'), second = first == one.npos ? one.npos : one.find(':', first + 1);
     lease::Band band;
-    if (second == one.npos || !Parse(one.substr(0, first), band.priority) ||
-        !Parse(one.substr(first + 1, second - first - 1), band.clients) ||
+    if (second == one.npos || !ParseNumber(one.substr(0, first), band.priority) ||
+        !ParseNumber(one.substr(first + 1, second - first - 1), band.clients) ||
         !ParseAmount(one.substr(second + 1), band.wants)) {
       return false;
     }
@@ -233,8 +204,8 @@ void ServeServer(const Turn& turn, std::span<const std::string_view> words) {
   double seconds = 0;
   const bool good = (words[2] == "-" || ParseBands(words[2], bands)) && ParseAmount(words[3], request.outstanding) &&
                     (words[4] == "0" || words[4] == "1") &&
-                    (words.size() == 5 || (ParseAmount(words[5], claim.capacity) && Parse(words[6], claim.epoch) &&
-                                           Parse(words[7], seconds) && seconds >= 0 && seconds <= kSecondsMax));
+                    (words.size() == 5 || (ParseAmount(words[5], claim.capacity) && ParseNumber(words[6], claim.epoch) &&
+                                           ParseNumber(words[7], seconds) && seconds >= 0 && seconds <= kSecondsMax));
   if (!good) return Complain(turn.answers, kServerUsage);
   request.wants = bands;
   request.learning = words[4] == "1";
@@ -283,7 +254,7 @@ void Count(const Turn& turn, std::string_view line) {
 
 void AnswerLine(const Turn& turn, std::string_view line) {
   if (line.ends_with('\r')) line.remove_suffix(1);
-  const std::vector<std::string_view> all = Words(line);
+  const std::vector<std::string_view> all = SplitWords(line);
   const std::span<const std::string_view> words(all);
   if (words.empty()) return Complain(turn.answers, "get, release or discover");
   if (words[0] == "get") return Get(turn, words.subspan(1));
@@ -338,15 +309,15 @@ std::string ParentLine(std::string_view node, const lease::ParentRequest& reques
 }
 
 Result<Grant> ReadParentAnswer(std::string_view answer, BootInstant asked) {
-  const std::vector<std::string_view> words = Words(answer);
+  const std::vector<std::string_view> words = SplitWords(answer);
   Grant grant{.outcome = Grant::Outcome::kLeased};
   double seconds = 0, refresh = 0;
   if (words.size() != 7 || words[0] != "lease" || !ParseAmount(words[1], grant.lease.capacity) ||
-      !Parse(words[2], seconds) || !(seconds >= 0 && seconds <= kSecondsMax) || !Parse(words[3], refresh) ||
-      !(refresh >= 0 && refresh <= kSecondsMax) || !Parse(words[4], grant.safe_capacity) ||
-      !(grant.safe_capacity <= lease::kCapacityMax) || !Parse(words[5], grant.epoch) ||
+      !ParseNumber(words[2], seconds) || !(seconds >= 0 && seconds <= kSecondsMax) || !ParseNumber(words[3], refresh) ||
+      !(refresh >= 0 && refresh <= kSecondsMax) || !ParseNumber(words[4], grant.safe_capacity) ||
+      !(grant.safe_capacity <= lease::kCapacityMax) || !ParseNumber(words[5], grant.epoch) ||
       !ParseAmount(words[6], grant.share)) {
-    return Fail(fmt::format("said \"{}\"", Printable(answer.substr(0, 2 * kShownBytes))));
+    return Fail(fmt::format("said \"{}\"", Shown(answer, 80)));
   }
   grant.lease.expiry = asked + DurationOf(seconds);
   grant.lease.refresh_interval = DurationOf(refresh);

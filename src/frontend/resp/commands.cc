@@ -7,6 +7,7 @@
 #include <charconv>
 #include <iterator>
 
+#include "base/number.h"
 #include "frontend/resp/writer.h"
 #include "rule/glob.h"
 
@@ -106,9 +107,7 @@ bool SetName(const Call& call, std::string_view name) {
 void Hello(const Call& call) {
   int protocol = call.client.protocol;
   if (call.size() > 1) {
-    const std::string_view text = call[1];
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), protocol);
-    if (error != std::errc() || end != text.data() + text.size()) {
+    if (!ParseNumber(call[1], protocol)) {
       return call.reply().Error("ERR Protocol version is not an integer or out of range");
     }
     if (protocol != 2 && protocol != 3) return call.reply().Error("NOPROTO unsupported protocol version");
@@ -170,11 +169,7 @@ void Echo(const Call& call) {
 
 void Select(const Call& call) {
   int index = 0;
-  const std::string_view text = call[1];
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
-  if (error != std::errc() || end != text.data() + text.size()) {
-    return call.reply().Error("ERR value is not an integer or out of range");
-  }
+  if (!ParseNumber(call[1], index)) return call.reply().Error("ERR value is not an integer or out of range");
   if (index != 0) return call.reply().Error("ERR DB index is out of range");
   call.reply().Ok();
 }

@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
+
+#include "base/number.h"
 
 namespace dthrottle {
 
@@ -31,8 +32,7 @@ Result<Header> ReadHeader(std::string_view bytes, std::string_view too_long) {
   }
   Header header{lf + 1};
   if (lf < 2 || window[lf - 1] != '\r') return header;
-  const auto [end, error] = std::from_chars(&window[1], &window[lf - 1], header.number);
-  header.is_number = error == std::errc() && end == &window[lf - 1];
+  header.is_number = ParseNumber(window.substr(1, lf - 2), header.number);
   return header;
 }
 

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
 #include <utility>
 
+#include "base/number.h"
 #include "base/prng.h"
 #include "frontend/resp/writer.h"
 
@@ -26,8 +26,7 @@ tl::unexpected<Error> CellError(std::string_view what) {
 Result<std::int64_t> ParseInteger(std::string_view text) {
   std::int64_t value = 0;
   const std::string_view digits = text.starts_with('+') && !text.starts_with("+-") ? text.substr(1) : text;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (error == std::errc() && end == digits.data() + digits.size()) return value;
+  if (ParseNumber(digits, value)) return value;
   return CellError(fmt::format("Couldn't parse as integer: {}", text.substr(0, kRespQuotedBytesMax)));
 }
 

@@ -4,13 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace dthrottle {
 
@@ -46,16 +45,25 @@ inline std::optional<std::string_view> TakeNamed(std::string_view& line, std::st
   return word.substr(name.size());
 }
 
-// False: the word is no number, or not one that fits.
-bool ParseNumber(std::string_view word, std::unsigned_integral auto& number, int base = 10) {
-  const char* const end = word.data() + word.size();
-  return std::from_chars(word.data(), end, number, base) == std::from_chars_result{end, std::errc()};
+// The words between blanks, one or more.
+inline std::vector<std::string_view> SplitWords(std::string_view line, std::string_view blanks = " ") {
+  std::vector<std::string_view> words;
+  for (std::size_t begin; (begin = line.find_first_not_of(blanks)) != line.npos;) {
+    const std::size_t end = std::min(line.find_first_of(blanks, begin), line.size());
+    words.push_back(line.substr(begin, end - begin));
+    line.remove_prefix(end);
+  }
+  return words;
+}
+
+inline std::string_view Trimmed(std::string_view text, std::string_view blanks = " \t") {
+  text.remove_prefix(std::min(text.find_first_not_of(blanks), text.size()));
+  return text.substr(0, text.find_last_not_of(blanks) + 1);
 }
 
 // What somebody wrote, short and printable.
-inline std::string Shown(std::string_view text) {
-  constexpr std::size_t kShownBytes = 40;
-  std::string shown(text.substr(0, kShownBytes));
+inline std::string Shown(std::string_view text, std::size_t bytes_max = 40) {
+  std::string shown(text.substr(0, bytes_max));
   std::replace_if(
       shown.begin(), shown.end(), [](unsigned char c) { return c < 0x20 || c > 0x7e; }, '?');
   return shown;
