@@ -160,5 +160,6 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   dthrottle::OpenStandardDescriptors();
+  dthrottle::HearOfChildren();
   return dthrottle::Main(argc, argv);
 }

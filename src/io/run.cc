@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "io/child.h"
+#include "io/signals.h"
 
 namespace dthrottle {
 
@@ -92,6 +93,7 @@ Result<Finished> Run(const std::vector<std::string>& command, const std::filesys
                             .folder = folder,
                             .variables = {"OMP_NUM_THREADS=1"},
                             .errors_too = true};
+  HearOfChildren();
   uv_loop_t loop;
   DT_CHECK(uv_loop_init(&loop) == 0);
   const ChildOutcome outcome = Runner(&loop, wanted).Finish();

@@ -30,6 +30,12 @@ inline void BlockSignals(std::initializer_list<int> signals, bool block) {
   pthread_sigmask(block ? SIG_BLOCK : SIG_UNBLOCK, &all, nullptr);
 }
 
+// Lets SIGCHLD come in this thread, by which libuv hears that a child has ended. The mask of a program comes from the one
+// that started it, and may block anything.
+inline void HearOfChildren() {
+  BlockSignals({SIGCHLD}, false);
+}
+
 // Blocks the signals that a daemon is told by in this thread, or lets them come. Blocked ones outlive execve, whose
 // program would die of them otherwise before it knows better.
 inline void BlockOrders(bool block) {

@@ -3,6 +3,7 @@
 import csv
 import re
 import shutil
+import signal
 import subprocess
 import xml.etree.ElementTree as ET
 
@@ -104,6 +105,14 @@ class Figures(SystemTest):
         self.assertEqual(len(rounds), 3)
         for at in rounds:    # the filter alone needs some 3 / alpha
             self.assertAlmostEqual(int(at), 13_500, delta=3000)
+
+    def test_the_end_of_gnuplot_is_heard_of_also_where_the_caller_blocks_every_signal(self):
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())    # which a child inherits
+        try:
+            done = figure("dst-7", "--svg", "--gnuplot", shutil.which("true"), "--output", self.directory)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self.assertIn("true ended with status 0", done.stderr)
 
     def test_what_cannot_be_done_is_said(self):
         done = figure("dst-6")

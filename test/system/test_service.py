@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import socket
+import sys
 import threading
 import time
 import unittest
@@ -148,6 +149,20 @@ class EarlyOrders(SystemTest):
             return ignored and int(ignored[1], 16) >> signal.SIGXFSZ - 1 & 1
         wait_until(begun, "the program has begun")
         daemon.signal(number)
+
+
+class Mask(SystemTest):
+    # In front of a command: every signal is blocked.
+    BLOCKED = (sys.executable, "-c",
+               "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()); "
+               "os.execv(sys.argv[1], sys.argv[1:])")
+
+    def test_a_daemon_that_inherits_a_mask_that_blocks_everything_reloads_upgrades_and_stops(self):
+        with Daemon(rule(), wrapper=self.BLOCKED) as daemon:
+            daemon.hang_up()
+            daemon.signal(signal.SIGUSR2)
+            wait_until(lambda: daemon.log.count(" ready: ") == 2, "the upgrade is over")
+            daemon.stop()
 
 
 @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "NOT TESTED: takes root and setpriv")
