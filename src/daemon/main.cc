@@ -36,7 +36,9 @@ namespace {
 constexpr const char* kDefaultPath = "/etc/dthrottle/dthrottled.toml";
 
 bool IsUsableDirectory(const std::string& path) {
-  if (::mkdir(path.c_str(), 0755) != 0 && errno != EEXIST) return false;
+  constexpr mode_t kMode = 0755;    // under any umask: query.unix_mode says who may ask
+  const bool made = ::mkdir(path.c_str(), kMode) == 0;
+  if (made ? ::chmod(path.c_str(), kMode) != 0 : errno != EEXIST) return false;
   return ::access(path.c_str(), W_OK | X_OK) == 0;
 }
 

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import unittest
 
@@ -96,6 +97,12 @@ class BecomesUser(SystemTest):
                 self.assertEqual(run_directory.owner(), owner)
                 self.assertEqual((run_directory / "table").exists(), owner == NOBODY)
         self.assertEqual(here.owner() if here.exists() else None, before)
+
+    def test_the_runtime_directory_is_open_to_those_who_ask_under_any_umask(self):
+        wrapper = (*OWN_RUN, "sh", "-c", 'umask 077 && exec "$@"', "sh")
+        with Handed(rule(), query={"unix_mode": "0666"}, table={"file": None}, wrapper=wrapper) as daemon:
+            made = pathlib.Path(f"/proc/{daemon.pid}/root/run/dthrottle").stat()
+            self.assertEqual(stat.S_IMODE(made.st_mode), 0o755)
 
     def test_keys_are_read_as_the_user(self):
         port = free_port_pair()
