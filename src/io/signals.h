@@ -1,6 +1,8 @@
 // Makes signals go to the thread that expects them.
 #pragma once
 
+#include <unistd.h>
+
 #include <csignal>
 #include <initializer_list>
 
@@ -43,9 +45,11 @@ inline void BlockOrders(bool block) {
 }
 
 // Blocks those orders in this thread that a daemon can follow only once it runs, until BlockOrders(false). A start that
-// is to end still ends at once.
+// is to end still ends at once, with the exit code of a stop, until other handlers take the place of these. Without a
+// handler the kernel drops such a signal where the daemon is process 1.
 inline void BlockEarlyOrders() {
   BlockSignals({SIGHUP, SIGUSR2}, true);
+  for (const int signal : {SIGTERM, SIGINT}) std::signal(signal, [](int) { ::_exit(0); });
 }
 
 }    // namespace dthrottle

@@ -13,7 +13,7 @@ import time
 import unittest
 
 from common import SystemTest, report
-from daemon import FIGURES, PATIENCE, SANITIZED, Daemon, fresh_directory, override, rule, wait_until
+from daemon import FIGURES, PATIENCE, SANITIZED, Daemon, fresh_directory, override, rule, run, wait_until
 
 EX_OSERR = 71
 
@@ -141,14 +141,40 @@ class EarlyOrders(SystemTest):
                 early.join()
                 wait_until(lambda f=followed, d=daemon: f(d), "it is followed")
 
+    def test_a_stop_that_is_asked_for_while_the_daemon_starts_ends_it_at_once(self):
+        self.is_stopped_early()
+
+    def test_the_same_where_the_daemon_is_process_1(self):
+        wrapper = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child")
+        if run(*wrapper, "true").returncode != 0:
+            self.skipTest("no user namespaces here")
+        self.is_stopped_early(wrapper)
+
+    def is_stopped_early(self, wrapper=()):
+        overrides = [override(f"o{i}") for i in range(1000 if SANITIZED else 30_000)]
+        for number in (signal.SIGTERM, signal.SIGINT):
+            daemon = Daemon(rule(), *overrides, wrapper=wrapper)
+            early = threading.Thread(target=self.send_early, args=(daemon, number))
+            early.start()
+            with self.subTest(number.name), \
+                    self.assertRaisesRegex(AssertionError, "the daemon left with 0 before it said ' ready: '"):
+                with daemon:
+                    pass
+            early.join()
+
     def send_early(self, daemon, number):
         """Once the program ignores SIGXFSZ, which it begins with."""
         def begun():
-            status = pathlib.Path(f"/proc/{daemon.pid}/status").read_text() if daemon.process else ""
+            pid = self.innermost(daemon.pid) if daemon.process else None
+            status = pathlib.Path(f"/proc/{pid}/status").read_text() if pid else ""
             ignored = re.search(r"(?m)^SigIgn:\s+(\w+)", status)
-            return ignored and int(ignored[1], 16) >> signal.SIGXFSZ - 1 & 1
-        wait_until(begun, "the program has begun")
-        daemon.signal(number)
+            return ignored and int(ignored[1], 16) >> signal.SIGXFSZ - 1 & 1 and pid
+        os.kill(wait_until(begun, "the program has begun"), number)
+
+    def innermost(self, pid):
+        """The daemon, where the process is a wrapper that waits for it."""
+        children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return self.innermost(int(children[0])) if children else pid
 
 
 class Mask(SystemTest):
