@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sysexits.h>
 #include <unistd.h>
@@ -69,9 +70,16 @@ void Sockets::TakePassed(const Service& service) {
     ::fcntl(socket.fd, F_SETFL, ::fcntl(socket.fd, F_GETFL) | O_NONBLOCK);
     ::fcntl(socket.fd, F_SETFD, FD_CLOEXEC);
     const bool is_tcp = DescribeSocket(socket.fd).starts_with("tcp:");
-    const std::string key = SocketKey(FrontOf(socket.name), is_tcp ? "tcp" : "unix");
-    if (key == "admin.tcp") {
-      throw StartFailure{EX_CONFIG, fmt::format("{}: commands are taken on Unix sockets only", socket.name)};
+    const FrontEnd& front = FrontOf(socket.name);
+    const std::string key = SocketKey(front, is_tcp ? "tcp" : "unix");
+    const auto refuse = [&](std::string_view why) {
+      throw StartFailure{EX_CONFIG, fmt::format("{}: {}", socket.name, why)};
+    };
+    if (key == "admin.tcp") refuse("commands are taken on Unix sockets only");
+    const bool packets = EndpointsOf(settings_, front.key()).packets;
+    if (!IsSocket(socket.fd, packets ? SOCK_SEQPACKET : SOCK_STREAM, true)) {
+      refuse(fmt::format("is passed for {}, and is not a socket of {}= that listens", key,
+                         packets ? "ListenSequentialPacket" : "ListenStream"));
     }
     handed_.listeners.push_back({socket.fd, key, ""});
   }

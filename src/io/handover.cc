@@ -16,6 +16,7 @@
 #include <set>
 
 #include "io/files.h"
+#include "io/listener.h"
 
 namespace dthrottle {
 
@@ -236,16 +237,6 @@ void SetCloseOnExec(const Handover& handover, bool on) {
   }
 }
 
-// Connections are streams. Sockets that give workers their pages listen for packets.
-bool IsSocket(int fd, bool listening) {
-  int type = 0, accepts = 0;
-  socklen_t size = sizeof type;
-  if (::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0) return false;
-  if (type != SOCK_STREAM && !(listening && type == SOCK_SEQPACKET)) return false;
-  size = sizeof accepts;
-  return ::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &accepts, &size) == 0 && (accepts != 0) == listening;
-}
-
 // The other end of a descriptor that nobody serves would wait for ever.
 void CloseAllBut(const Handover& handover) {
   std::set<int> kept = {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO};
@@ -315,8 +306,11 @@ Inheritance TakeInheritance() {
   taken.handover = std::move(*decoded);
   Handover& handover = taken.handover;
   if (!handover.whole) taken.complaint = "it is another version's: the connections are closed";
-  std::erase_if(handover.listeners, [](const HandedListener& l) { return !IsSocket(l.fd, true); });
-  std::erase_if(handover.connections, [](const HandedConnection& c) { return !IsSocket(c.fd, false); });
+  // Connections are streams. Sockets that give workers their pages listen for packets.
+  std::erase_if(handover.listeners, [](const HandedListener& l) {
+    return !IsSocket(l.fd, SOCK_STREAM, true) && !IsSocket(l.fd, SOCK_SEQPACKET, true);
+  });
+  std::erase_if(handover.connections, [](const HandedConnection& c) { return !IsSocket(c.fd, SOCK_STREAM, false); });
   CloseAllBut(handover);
   SetCloseOnExec(handover, true);
   return taken;

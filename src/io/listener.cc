@@ -139,6 +139,14 @@ std::string DescribeSocket(int fd) {
   return fmt::format("tcp:{}:{}", ::inet_ntop(AF_INET, &v4->sin_addr, text, sizeof text), ntohs(v4->sin_port));
 }
 
+bool IsSocket(int fd, int type, bool listening) {
+  int its_type = 0, accepts = 0;
+  socklen_t size = sizeof its_type;
+  if (::getsockopt(fd, SOL_SOCKET, SO_TYPE, &its_type, &size) != 0 || its_type != type) return false;
+  size = sizeof accepts;
+  return ::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &accepts, &size) == 0 && (accepts != 0) == listening;
+}
+
 bool CameBy(int connection, int listening) {
   sockaddr_storage its{}, bound{};
   socklen_t its_size = sizeof its, bound_size = sizeof bound;

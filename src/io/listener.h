@@ -39,6 +39,9 @@ SocketResult<void> TryTcp(const Endpoint& endpoint);
 // "unix:/path" or "tcp:address:port", as it is bound.
 std::string DescribeSocket(int fd);
 
+// Whether it is a socket of that type, such as SOCK_STREAM, that listens, or one that does not.
+bool IsSocket(int fd, int type, bool listening);
+
 // Whether a connection came by that listening socket, or by another that is bound to the same.
 bool CameBy(int connection, int listening);
 

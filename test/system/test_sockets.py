@@ -8,12 +8,13 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 
 from common import SystemTest
 from daemon import (DTHROTTLED, PATIENCE, Daemon, receive_all, rule, run, settings_text, verdicts, wait_until)
 
-EX_UNAVAILABLE, EX_OSERR, EX_NOPERM = 69, 71, 77
+EX_UNAVAILABLE, EX_OSERR, EX_NOPERM, EX_CONFIG = 69, 71, 77, 78
 
 
 class Files(SystemTest):
@@ -147,10 +148,15 @@ class Activation(SystemTest):
         return Daemon(*limits, wrapper=[sys.executable, "-c", PASS_SOCKETS, what], pass_fds=fds, **sections)
 
     @contextlib.contextmanager
-    def listening(self, family=socket.AF_UNIX):
-        with socket.socket(family) as sock:
+    def bound(self, family=socket.AF_UNIX, kind=socket.SOCK_STREAM):
+        with socket.socket(family, kind) as sock:
             sock.bind("\0dthrottle-test-%d-%d" % (os.getpid(), id(sock)) if family == socket.AF_UNIX
                       else ("127.0.0.1", 0))
+            yield sock
+
+    @contextlib.contextmanager
+    def listening(self, family=socket.AF_UNIX, kind=socket.SOCK_STREAM):
+        with self.bound(family, kind) as sock:
             sock.listen(100)
             yield sock
 
@@ -189,6 +195,30 @@ class Activation(SystemTest):
                 self.passing({"task.socket": task, "dthrottled-webpage.socket": other}, rule(burst=2)) as daemon:
             self.assertEqual([self.ask(task, b"C"), self.ask(other, b"C")], [["OK"], ["OK"]])
             self.assertNotIn("pages to workers", daemon.log)
+
+    def test_a_socket_for_pages_is_one_of_packets(self):
+        with self.listening(kind=socket.SOCK_SEQPACKET) as page, self.passing({"page": page}, rule()) as daemon:
+            daemon.wait_log("pages to workers on unix:")
+
+    def test_what_cannot_serve_is_refused_by_name_with_what_its_unit_takes(self):
+        with contextlib.ExitStack() as stack:
+            of_streams, of_packets = "ListenStream", "ListenSequentialPacket"
+            packets = self.listening(kind=socket.SOCK_SEQPACKET)
+            for what, name, key, kind in (
+                    (self.bound(kind=socket.SOCK_DGRAM), "dthrottled.socket", "query.unix", of_streams),
+                    (self.bound(), "query", "query.unix", of_streams),
+                    (self.bound(socket.AF_INET), "query", "query.tcp", of_streams),
+                    (packets, "ask", "ask.unix", of_streams), (tempfile.TemporaryFile(), "http", "http.unix", of_streams),
+                    (self.listening(), "page", "page.unix", of_packets),
+                    (self.listening(socket.AF_INET), "page", "page.tcp", of_packets)):
+                passed = stack.enter_context(what)
+                with self.subTest(key, passed=passed):
+                    daemon = self.passing({name: passed}, rule())
+                    with self.assertRaisesRegex(AssertionError, f"the daemon left with {EX_CONFIG} before") as failed:
+                        with daemon:
+                            pass
+                    said = f" error: {name}: is passed for {key}, and is not a socket of {kind}= that listens"
+                    self.assertIn(said, "".join(failed.exception.__notes__))
 
     def test_whoever_connects_between_two_lives_is_answered_by_the_second(self):
         with contextlib.ExitStack() as stack:
