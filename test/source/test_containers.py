@@ -51,7 +51,8 @@ CONTAINER = a(
                       capabilities=a(add=some(TEXT), drop=some(TEXT))),
     volumeMounts=some(a("name mountPath", name=TEXT, mountPath=PATH, readOnly=FLAG)))
 POD = a(
-    "containers", hostNetwork=FLAG, dnsPolicy=one_of("ClusterFirst", "ClusterFirstWithHostNet"), priorityClassName=TEXT,
+    "containers", hostNetwork=FLAG, shareProcessNamespace=FLAG, priorityClassName=TEXT,
+    dnsPolicy=one_of("ClusterFirst", "ClusterFirstWithHostNet"),
     automountServiceAccountToken=FLAG, terminationGracePeriodSeconds=NUMBER, tolerations=some(a(operator=one_of("Exists"))),
     initContainers=some(CONTAINER), containers=some(CONTAINER),
     volumes=some(a("name", name=TEXT, configMap=a("name", name=TEXT, optional=FLAG),
@@ -87,6 +88,9 @@ class Kubernetes(unittest.TestCase):
         mounts = [mount for container in (self.daemon, *self.pod["initContainers"]) for mount in container["volumeMounts"]]
         self.assertEqual({mount["name"] for mount in mounts}, set(volumes))
         self.assertEqual(volumes["settings"]["configMap"]["name"], self.map["metadata"]["name"])
+
+    def test_the_daemon_is_not_process_1(self):
+        self.assertTrue(self.pod.get("shareProcessNamespace"))
 
     def test_ports_and_the_srv_record_are_those_of_the_settings(self):
         (port,) = self.service["spec"]["ports"]
@@ -137,7 +141,7 @@ class Dockerfile(unittest.TestCase):
         runs = [words for step, words in self.steps if step == "RUN"]
         self.assertEqual(runs[0], "/src/scripts/package")
         installed = re.search(r"apt-get install ([^&]*)", runs[1])[1].split()
-        self.assertEqual([word for word in installed if not word.startswith("-")], ["/packages/*.deb"])
+        self.assertEqual([word for word in installed if not word.startswith("-")], ["tini", "/packages/*.deb"])
         copied = " ".join(words for step, words in self.steps if step == "COPY")
         script = (ROOT / "scripts/package").read_text()
         self.assertIn("build/package", script)
@@ -151,9 +155,9 @@ class Dockerfile(unittest.TestCase):
         self.assertEqual([name for name in ("src", "conf", "scripts", "man", "protocol", "test", "meson.build")
                           if name in left_out or name not in tracked], [])
 
-    def test_the_daemon_starts_as_the_unit_starts_it(self):
+    def test_the_daemon_starts_as_the_unit_starts_it_behind_an_init(self):
         start = re.search(r"^ExecStart=(.*)$", (ROOT / "conf/dthrottled.service").read_text(), re.M)[1].split()
-        self.assertEqual(yaml.safe_load(dict(self.steps)["ENTRYPOINT"]), start)
+        self.assertEqual(yaml.safe_load(dict(self.steps)["ENTRYPOINT"]), ["/usr/bin/tini", "--", *start])
 
 
 if __name__ == "__main__":
