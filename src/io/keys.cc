@@ -200,6 +200,7 @@ Result<AuthorizedKeys> ReadAuthorizedKeys(const std::string& directory) {
     const std::string name = file.ends_with(".pub") ? file.substr(0, file.size() - 4) : "";
     const auto complain = [&](std::string why) { result.complaints.push_back(std::move(why)); };
     if (file.ends_with(".key")) continue;    // a host's own, made where its .pub was made
+    if (file.starts_with("..")) continue;    // what the links of a Kubernetes volume lead to
     if (!IsHostName(name)) {
       complain(fmt::format("{}: is not NAME.pub with a NAME of 1 to 64 letters, digits, '.', '_', '-'", path));
       continue;

@@ -89,6 +89,8 @@ TEST_CASE("authorized keys are a file a peer; what is none is passed over by nam
   REQUIRE(WritePublicKeyFile(at + "web3.pub", web1, ""));
   REQUIRE(WritePublicKeyFile(at + "web4.pub", GenerateKeyPair().public_key, "tcp://name:1"));
   REQUIRE(WritePublicKeyFile(at + "web5.pub", GenerateKeyPair().public_key, "tcp://10.0.0.1:7314"));
+  std::filesystem::create_directory(at + "..2026_11_30");    // as Kubernetes mounts a ConfigMap
+  std::filesystem::create_symlink("..2026_11_30", at + "..data");
   Write(at + "README", "keys");
   Write(at + "a b.pub", "");
   Write(at + "junk.pub", std::string("\0\1\2 \xff\n", 6));
