@@ -66,7 +66,9 @@ SocketResult<int> ListenUnix(const std::string& path, std::uint32_t mode, bool p
       errno = EADDRINUSE;
       return ListenFailed(path, "another process listens there");
     }
-    ::unlink(path.c_str());
+    if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
+      return ListenFailed(path, "nobody listens on the socket there, and it cannot be removed");
+    }
   }
   const int fd = ::socket(AF_UNIX, (packets ? SOCK_SEQPACKET : SOCK_STREAM) | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return ListenFailed(path, "cannot make a socket");

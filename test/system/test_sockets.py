@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import stat
@@ -12,7 +13,8 @@ import tempfile
 import time
 
 from common import SystemTest
-from daemon import (DTHROTTLED, PATIENCE, Daemon, receive_all, rule, run, settings_text, verdicts, wait_until)
+from daemon import (DTHROTTLED, PATIENCE, Daemon, fresh_directory, receive_all, rule, run, settings_text, verdicts,
+                    wait_until)
 
 EX_UNAVAILABLE, EX_OSERR, EX_NOPERM, EX_CONFIG = 69, 71, 77, 78
 
@@ -91,6 +93,23 @@ class Files(SystemTest):
                 self.assertIn(f"{path}: is there and is not a socket", left.stderr)
                 self.assertEqual(file.read_text(), "precious")
                 file.unlink()
+
+    def test_a_socket_that_nobody_listens_on_and_that_cannot_be_removed_is_named(self):
+        directory = fresh_directory()
+        self.addCleanup(shutil.rmtree, directory)
+        directory.chmod(0o777)
+        locked = directory / "locked"
+        locked.mkdir()
+        with socket.socket(socket.AF_UNIX) as left_behind:
+            left_behind.bind(f"{locked}/query.sock")
+        locked.chmod(0o555)
+        self.addCleanup(locked.chmod, 0o755)
+        file = directory / "dthrottled.toml"
+        file.write_text(settings_text(directory, rule(), query={"unix": f"{locked}/query.sock"}))
+        left = run(DTHROTTLED, "--config", file, user="daemon" if os.geteuid() == 0 else None)
+        self.assertEqual(left.returncode, EX_NOPERM, left.stderr)
+        self.assertIn(f"{locked}/query.sock: nobody listens on the socket there, and it cannot be removed: Permission "
+                      "denied", left.stderr)
 
     def test_a_link_in_the_place_of_the_table_is_not_followed(self):
         with Daemon(rule()) as daemon:
