@@ -56,7 +56,8 @@ Result<GaugeReading> ReadHost() {
 
 // memory.current counts file pages that nobody has used lately, so a group that reads files is always at its maximum:
 // they are left out, because the kernel drops them first.
-// Groups of version 1 have the same files under other names.
+// Groups of version 1 have the same files under other names. There memory.stat counts the group alone in inactive_file,
+// and its children too in total_inactive_file, as the usage does.
 Result<GaugeReading> ReadCgroup(const std::string& directory) {
   const auto number = [&](std::string_view name, std::string_view name_v1) {
     const auto read = ReadNumber(fmt::format("{}/{}", directory, name), "");
@@ -68,7 +69,9 @@ Result<GaugeReading> ReadCgroup(const std::string& directory) {
   if (!current) return tl::unexpected(current.error());
   GaugeReading reading{*current};
   if (const auto stat = ReadGauge(directory + "/memory.stat")) {
-    reading.value = std::max(0.0, *current - NumberBehind(*stat, "inactive_file ").value_or(0));
+    const auto of_all = NumberBehind(*stat, "total_inactive_file ");
+    const double unused = (of_all ? of_all : NumberBehind(*stat, "inactive_file ")).value_or(0);
+    reading.value = std::max(0.0, *current - unused);
   }
   const auto limit = number("memory.max", "memory.limit_in_bytes");    // "max", or no file at the root: none
   const auto host = ReadHost();

@@ -151,6 +151,13 @@ class Cgroup(ParallelTest):
             wait_value(daemon, 1000)
             self.assertEqual(daemon.served("C", 20), 20)
 
+    def test_neither_do_those_of_the_children_of_a_group_of_version_1(self):
+        with Group(HIGH) as group, watching(group) as daemon:
+            wait_until(lambda: priorities(daemon)[0] == 1, "everything is shed")
+            group.write("memory.stat", f"cache 0\ninactive_file 0\ntotal_cache {HIGH}\ntotal_inactive_file {HIGH - 1000}")
+            wait_value(daemon, 1000)
+            self.assertEqual(daemon.served("C", 20), 20)
+
     def test_what_cannot_be_read_sheds_nothing_and_is_said_once(self):
         with Group(HIGH) as group, watching(group) as daemon:
             wait_until(lambda: priorities(daemon)[0] == 1, "everything is shed")
