@@ -46,12 +46,11 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t kClaimedAtOnce = std::size_t{64} << 20, kClaimedInAStep = std::size_t{512} << 10;
 constexpr std::size_t kNumberBytesMax = 32;    // of a file with one number in it
 
-FileResult<std::string> ReadAll(const std::string& path, const Descriptor& file, std::size_t bytes_max) {
-  if (file.get() < 0) return Failed(path, "cannot open");
+FileResult<std::string> ReadAll(const std::string& path, int fd, std::size_t bytes_max) {
   std::string text;
   while (text.size() <= bytes_max) {
     char chunk[64 * 1024];
-    const ssize_t n = ::read(file.get(), chunk, std::min(sizeof chunk, bytes_max + 1 - text.size()));
+    const ssize_t n = ::read(fd, chunk, std::min(sizeof chunk, bytes_max + 1 - text.size()));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return Failed(path, "cannot read");
     if (n == 0) break;
@@ -150,7 +149,15 @@ void* MapAligned(int fd, std::size_t bytes) {
 }    // namespace
 
 FileResult<std::string> ReadFile(const std::string& path, std::size_t bytes_max) {
-  return ReadAll(path, Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY)), bytes_max);
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  if (file.get() < 0) return Failed(path, "cannot open");
+  return ReadAll(path, file.get(), bytes_max);
+}
+
+FileResult<std::string> ReadOpenFile(int fd, std::size_t bytes_max) {
+  const std::string name = fmt::format("descriptor {}", fd);
+  if (::lseek(fd, 0, SEEK_SET) != 0) return Failed(name, "cannot read");
+  return ReadAll(name, fd, bytes_max);
 }
 
 Result<std::string> ReadNamedFile(const std::string& path) {
@@ -166,7 +173,7 @@ FileResult<std::string> ReadRegularFile(const std::string& path, std::size_t byt
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) return Failed(path, "cannot stat");
   if (const char* what = WhatElse(status)) return tl::unexpected(FileError{EINVAL, fmt::format("{}: {}", path, what)});
-  return ReadAll(path, file, bytes_max);
+  return ReadAll(path, file.get(), bytes_max);
 }
 
 void OpenStandardDescriptors() {

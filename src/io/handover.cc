@@ -237,14 +237,27 @@ void SetCloseOnExec(const Handover& handover, bool on) {
   }
 }
 
+// Where nobody says what is open: /proc is not there.
+void CloseBetween(const std::set<int>& kept) {
+  unsigned from = 0;
+  for (const int fd : kept) {
+    const auto at = static_cast<unsigned>(fd);
+    if (at > from) ::close_range(from, at - 1, 0);
+    from = at + 1;
+  }
+  ::close_range(from, ~0U, 0);
+}
+
 // The other end of a descriptor that nobody serves would wait for ever.
 void CloseAllBut(const Handover& handover) {
   std::set<int> kept = {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO};
   for (const HandedListener& l : handover.listeners) kept.insert(l.fd);
   for (const HandedConnection& c : handover.connections) kept.insert(c.fd);
-  for (const HandedSection& s : handover.sections) kept.insert(s.fd);
+  for (const HandedSection& s : handover.sections) {
+    if (s.fd >= 0) kept.insert(s.fd);
+  }
   DIR* const open = ::opendir("/proc/self/fd");
-  if (open == nullptr) return;
+  if (open == nullptr) return CloseBetween(kept);
   std::vector<int> strangers;
   while (const dirent* entry = ::readdir(open)) {
     const int fd = std::atoi(entry->d_name);
@@ -295,7 +308,7 @@ Inheritance TakeInheritance() {
   if (variable == nullptr) return taken;
   const int fd = std::atoi(variable);
   ::unsetenv(kVariable);
-  const auto bytes = ReadFile(fmt::format("/proc/self/fd/{}", fd), kHandoverBytesMax);
+  const auto bytes = ReadOpenFile(fd, kHandoverBytesMax);
   auto decoded = bytes ? DecodeHandover(*bytes) : Fail(bytes.error().message);
   if (!decoded) {
     taken.complaint = decoded.error().message;

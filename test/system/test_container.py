@@ -1,0 +1,33 @@
+"""A container or chroot that hides what the daemon reads elsewhere: /proc."""
+
+import os
+import unittest
+
+from common import SystemTest
+from daemon import Daemon, rule
+from test_upgrade import upgrade
+
+
+def without(directory):
+    """Words in front of a command that is to find nothing in that directory."""
+    return ("unshare", "--mount", "--propagation=private", "sh", "-c",
+            f'mount -t tmpfs none {directory} && exec "$@"', "sh")
+
+
+@unittest.skipUnless(os.geteuid() == 0, "NOT TESTED: only root hides /proc")
+class WithoutProc(SystemTest):
+    def test_an_upgrade_takes_over_connections_and_leaves_nothing_else_open(self):
+        with Daemon(rule(burst=3), wrapper=without("/proc")) as daemon, daemon.connect() as old:
+            old.sendall(b"C\nC\nh")
+            self.assertEqual(old.recv(6, 0x100), b"OK\nOK\n")
+            upgrade(daemon)
+            old.sendall(b"alf\n")
+            self.assertEqual(old.recv(3), b"OK\n")
+            self.assertNotIn("what the program before has left", daemon.log)
+            self.assertEqual(daemon.ask(["C", "C"]), ["OK", "NO"])
+            left = [os.readlink(f"/proc/{daemon.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{daemon.pid}/fd")]
+            self.assertFalse([file for file in left if "dthrottle-handover" in file])
+
+
+if __name__ == "__main__":
+    unittest.main()
