@@ -193,6 +193,9 @@ std::shared_ptr<const Rulebook> Daemon::RulesOf(std::uint64_t fingerprint) const
 void Daemon::SayTable(bool other_rules) {
   const std::string size = FormatBytes(settings_.table.memory);
   if (settings_.table.file.empty()) {
+  if (!settings_.table.file.empty() && ReadBootId() == kUnknownBoot) {
+    log_.Warning("table: cannot read {}, so what is kept is kept over a reboot too", kBootIdFile);
+  }
     log_.Notice("table: {} of memory, {} tags kept, lost when this process ends", size,
                 running_->table_limiter->table().counts().tags);
   } else if (running_->table_limiter->discarded().empty()) {

@@ -1,8 +1,8 @@
 // What an orderly stop leaves to the next start: the sections that an upgrade hands over, in a file beside the table.
 //
 // Such state may be used once. So the file is removed before it is believed, and it is believed only in the boot in
-// which it was written and for an hour: its instants are of this boot's clocks. A start that fails writes it again as its
-// parts leave it, with the time of before.
+// which it was written and for an hour: its instants are of this boot's clocks. Where boots are not told apart
+// (ReadBootId) the hour is what counts. A start that fails writes it again as its parts leave it, with the time of before.
 #pragma once
 
 #include <optional>

@@ -263,13 +263,10 @@ std::optional<std::uint64_t> LastIncarnation(const std::string& stem) {
 }
 
 std::array<std::byte, 16> ReadBootId() {
-  std::array<std::byte, 16> id{};
-  const auto text = ReadFile("/proc/sys/kernel/random/boot_id", 64);    // a UUID: 32 hexadecimal digits and 4 dashes
+  std::array<std::byte, 16> id = kUnknownBoot;
+  const auto text = ReadFile(kBootIdFile, 64);    // a UUID: 32 hexadecimal digits and 4 dashes
+  if (!text) return id;
   std::size_t digits = 0;
-  if (!text) {
-    FillRandom(id);
-    return id;
-  }
   for (const char c : *text) {
     const int value = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
     if (value < 0 || digits >= 32) continue;

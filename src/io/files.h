@@ -78,8 +78,11 @@ bool IsIncarnation(std::string_view text);
 // The number that NextIncarnation has given last for this stem; none if no file says.
 std::optional<std::uint64_t> LastIncarnation(const std::string& stem);
 
-// 16 bytes that tell this boot from any other; where the kernel does not say, bytes that no other call returns, so that
-// nothing of before is trusted.
+// 16 bytes that tell this boot from any other. Where kBootIdFile cannot be read, as in a chroot, it is kUnknownBoot at
+// every call, and what an earlier boot left is taken for this one's. That makes no limit void: an instant of a longer
+// uptime looks like debt, and debt that is more than there can be is dropped.
+inline constexpr const char* kBootIdFile = "/proc/sys/kernel/random/boot_id";
+inline constexpr std::array<std::byte, 16> kUnknownBoot{};
 std::array<std::byte, 16> ReadBootId();
 
 // Bytes from the system's source of randomness.

@@ -1,4 +1,4 @@
-"""A container or chroot that hides what the daemon reads elsewhere: /proc."""
+"""A container or chroot that hides what the daemon reads elsewhere: /proc, and the boot that it runs in."""
 
 import os
 import unittest
@@ -27,6 +27,21 @@ class WithoutProc(SystemTest):
             self.assertEqual(daemon.ask(["C", "C"]), ["OK", "NO"])
             left = [os.readlink(f"/proc/{daemon.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{daemon.pid}/fd")]
             self.assertFalse([file for file in left if "dthrottle-handover" in file])
+
+    def test_buckets_are_kept_over_kills_stops_and_upgrades_also_where_nobody_tells_boots_apart(self):
+        for hidden in ("/proc", "/proc/sys"):
+            with self.subTest(hidden=hidden), Daemon(rule(burst=4), wrapper=without(hidden)) as daemon:
+                self.assertEqual(daemon.ask(["C"]), ["OK"])
+                daemon.kill()
+                daemon.start()
+                self.assertEqual(daemon.ask(["C"]), ["OK"])
+                daemon.stop()
+                daemon.start()
+                self.assertEqual(daemon.ask(["C"]), ["OK"])
+                upgrade(daemon)
+                self.assertEqual(daemon.ask(["C", "C"]), ["OK", "NO"])
+                self.assertEqual(daemon.log.count("cannot read /proc/sys/kernel/random/boot_id"), 2)
+                self.assertNotIn("the host has booted since", daemon.log)
 
 
 if __name__ == "__main__":
