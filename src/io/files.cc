@@ -2,11 +2,13 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
 #include <sodium/randombytes.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +19,7 @@
 #include <utility>
 
 #include "io/clock.h"
+#include "io/memory_gauge.h"
 
 namespace dthrottle {
 
@@ -112,6 +115,19 @@ bool HasRoom(const struct statvfs& room, std::size_t bytes, std::uint64_t claime
 std::uint64_t ClaimedBytes(const struct stat& status) {
   constexpr std::uint64_t kBlockBytes = 512;
   return static_cast<std::uint64_t>(status.st_blocks) * kBlockBytes;
+}
+
+// Files in memory count as their group's, and beyond its limit the kernel ends a process, perhaps in the middle of a query.
+// `system` is that of the file.
+FileResult<void> CheckGroups(const std::string& name, const struct statfs& system, std::size_t bytes,
+                             std::uint64_t claimed) {
+  const bool in_memory = system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC;
+  if (!in_memory || claimed >= bytes) return {};
+  const auto left = MemoryLeft();
+  if (!left || *left >= bytes - claimed) return {};
+  return tl::unexpected(
+      FileError{ENOSPC, fmt::format("{}: cannot claim its space: the memory limit of a control group leaves {}MiB",
+                                    name, *left >> 20)});
 }
 
 // Gives a file of `held` bytes its size, and claims the space of its first part at once: running out of it later would
@@ -304,7 +320,9 @@ FileResult<void> MappedRegion::Check(const std::string& path, std::size_t bytes,
   const std::string folder = path.substr(0, path.rfind('/') + 1);
   if (::statvfs(folder.c_str(), &room) != 0) return Failed(path, "cannot stat");
   if (!HasRoom(room, bytes, ClaimedBytes(status))) return Failed(path, "cannot claim its space");
-  return {};
+  struct statfs system {};
+  if (::statfs(folder.c_str(), &system) != 0) return Failed(path, "cannot stat");
+  return CheckGroups(path, system, bytes, ClaimedBytes(status));
 }
 
 FileResult<MappedRegion> MappedRegion::Adopt(int fd, std::size_t bytes, const Fit& fit) {
@@ -346,6 +364,9 @@ FileResult<MappedRegion> MappedRegion::Map(const std::string& path, int fd, std:
   // wait for in an upgrade.
   const std::uint64_t claimed = ClaimedBytes(status);
   const bool has_all = held == bytes && claimed >= bytes;
+  struct statfs system {};
+  if (::fstatfs(fd, &system) != 0) return Failed(name, "cannot stat");
+  if (auto fits = CheckGroups(name, system, bytes, claimed); !fits) return tl::unexpected(fits.error());
   if (!has_all && !ClaimFirst(file, held, bytes, claimed)) {
     return Failed(name, "cannot claim its space");
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <optional>
@@ -82,6 +83,55 @@ Result<GaugeReading> ReadCgroup(const std::string& directory) {
   return reading;
 }
 
+// What a version calls the limit of a group, its usage, and what of that the kernel can drop, each a line of memory.stat.
+struct GroupFiles {
+  std::string_view limit, usage;
+  std::array<std::string_view, 3> droppable;
+};
+constexpr GroupFiles kFilesV1 = {
+    "memory.limit_in_bytes", "memory.usage_in_bytes", {"total_inactive_file ", "total_active_file "}};
+constexpr GroupFiles kFilesV2 = {
+    "memory.max", "memory.current", {"inactive_file ", "active_file ", "slab_reclaimable "}};
+
+std::optional<double> LeftIn(const std::string& directory, const GroupFiles& files) {
+  const auto limit = ReadNumber(fmt::format("{}/{}", directory, files.limit), "");
+  const auto usage = ReadNumber(fmt::format("{}/{}", directory, files.usage), "");
+  if (!limit || !usage) return std::nullopt;
+  const std::string stat = ReadGauge(directory + "/memory.stat").value_or("");
+  double kept = *usage;
+  for (const std::string_view label : files.droppable) {
+    if (!label.empty()) kept -= NumberBehind(stat, label).value_or(0);
+  }
+  return std::max(0.0, *limit - std::max(0.0, kept));
+}
+
+// The least that is left in `group` below `root` and in what is above it. In a container a group may have another path
+// than where it is mounted: then what is there is the container's own, at the root.
+std::optional<double> LeftAbove(const std::string& root, std::string_view group, const GroupFiles& files) {
+  std::optional<double> least;
+  for (bool is_root = false; !is_root;) {
+    while (group.ends_with('/')) group.remove_suffix(1);
+    is_root = group.empty();
+    const auto left = LeftIn(fmt::format("{}{}", root, group), files);
+    if (left) least = std::min(*left, least.value_or(*left));
+    if (!is_root) group = group.substr(0, group.rfind('/') + 1);
+  }
+  return least;
+}
+
+// A line of /proc/PID/cgroup is a number, controllers with commas between, and a path; version 2 has no controllers there.
+std::optional<double> LeftBy(std::string_view line, const std::string& mounted) {
+  const std::size_t controllers = line.find(':') + 1, path = line.find(':', controllers) + 1;
+  if (controllers == 0 || path == 0) return std::nullopt;
+  const std::string_view group = line.substr(path);
+  if (path == controllers + 1) {
+    const auto left = LeftAbove(mounted, group, kFilesV2);
+    return left ? left : LeftAbove(mounted + "/unified", group, kFilesV2);
+  }
+  const std::string names = fmt::format(",{},", line.substr(controllers, path - 1 - controllers));
+  return names.find(",memory,") == names.npos ? std::nullopt : LeftAbove(mounted + "/memory", group, kFilesV1);
+}
+
 }    // namespace
 
 Result<std::string> GaugeSource(ShedSignal signal, const std::string& cgroup) {
@@ -109,6 +159,23 @@ Result<GaugeReading> ReadGauge(ShedSignal signal, const std::string& source) {
   const auto percent = ReadNumber(source, "some avg10=");
   if (!percent) return tl::unexpected(percent.error());
   return GaugeReading{*percent, 100};
+}
+
+std::optional<std::uint64_t> MemoryLeft(std::string_view groups, const std::string& mounted) {
+  std::optional<double> least;
+  for (std::size_t start = 0; start < groups.size();) {
+    const std::string_view line = groups.substr(start, groups.find('\n', start) - start);
+    start += line.size() + 1;
+    if (const auto left = LeftBy(line, mounted)) least = std::min(*left, least.value_or(*left));
+  }
+  if (!least) return std::nullopt;
+  const double swap = 1024 * NumberBehind(ReadGauge(kMemInfo).value_or(""), "SwapFree:").value_or(0);
+  constexpr double kMost = 1e18;    // a number that version 1 has for no limit is larger
+  return *least + swap < kMost ? std::optional(static_cast<std::uint64_t>(*least + swap)) : std::nullopt;
+}
+
+std::optional<std::uint64_t> MemoryLeft() {
+  return MemoryLeft(ReadGauge("/proc/self/cgroup").value_or(""), std::string(kCgroupRoot));
 }
 
 }    // namespace dthrottle

@@ -1,7 +1,10 @@
-// Measures what load shedding goes by, from the kernel's files.
+// Measures what load shedding goes by, and what control groups leave, from the kernel's files.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 #include "shed/signal.h"
@@ -20,5 +23,12 @@ Result<std::string> GaugeSource(ShedSignal signal, const std::string& cgroup);
 
 // Reads it now, which can take milliseconds. REQUIRES: signal is not kReported; `source` is GaugeSource's.
 Result<GaugeReading> ReadGauge(ShedSignal signal, const std::string& source);
+
+// How many bytes more the groups that a process is in, and those above them, let it take before the kernel ends one of
+// their processes. File pages that the kernel can drop and swap space that is free count as left. None: no group that can
+// be seen has a limit. `groups` is what /proc/PID/cgroup says, `mounted` where groups are mounted. Takes milliseconds.
+std::optional<std::uint64_t> MemoryLeft(std::string_view groups, const std::string& mounted);
+// Of this process.
+std::optional<std::uint64_t> MemoryLeft();
 
 }    // namespace dthrottle

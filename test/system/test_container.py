@@ -1,11 +1,15 @@
 """A container or chroot that hides what the daemon reads elsewhere: /proc, and the boot that it runs in."""
 
 import os
+import time
 import unittest
 
 from common import SystemTest
-from daemon import Daemon, rule
+from daemon import DTHROTTLECTL, Daemon, rule, run, wait_until
+from test_shed import MIB, RealGroup, real_groups
 from test_upgrade import upgrade
+
+EX_OSERR = 71
 
 
 def without(directory):
@@ -42,6 +46,35 @@ class WithoutProc(SystemTest):
                 self.assertEqual(daemon.ask(["C", "C"]), ["OK", "NO"])
                 self.assertEqual(daemon.log.count("cannot read /proc/sys/kernel/random/boot_id"), 2)
                 self.assertNotIn("the host has booted since", daemon.log)
+
+
+class LimitOfMemory(SystemTest):
+    NO_ROOM = "cannot claim its space: the memory limit of a control group leaves "
+
+    def test_a_table_beyond_the_limit_of_the_group_is_refused_at_the_start_and_at_an_upgrade(self):
+        parent, limit = real_groups()
+        if parent is None:
+            self.skipTest(limit)
+        group = parent / f"dthrottle-test-{time.monotonic_ns()}"
+        group.mkdir()
+        self.addCleanup(lambda: wait_until(lambda: RealGroup.removed(group), "the group is gone"))
+        (group / limit).write_text(str(100 * MIB))
+        inside = "sh", "-c", f'echo $$ >{group}/cgroup.procs && exec "$@"', "sh"
+        with Daemon(rule(burst=3), wrapper=inside) as daemon:
+            self.assertEqual(daemon.ask(["C"]), ["OK"])
+            small = daemon.settings_path.read_text()
+            daemon.settings_path.write_text(small.replace("4MiB", "200MiB"))
+            refused = run(DTHROTTLECTL, "--socket", daemon.admin_path, "upgrade")
+            self.assertNotEqual(refused.returncode, 0)
+            daemon.wait_log(self.NO_ROOM)
+            self.assertEqual(daemon.ask(["C"]), ["OK"])
+            daemon.stop()
+            with self.assertRaises(AssertionError):
+                daemon.start()
+            self.assertIn(self.NO_ROOM, daemon.log)
+            daemon.wait_exit(EX_OSERR)
+            daemon.settings_path.write_text(small.replace("4MiB", "16MiB"))
+            daemon.start()
 
 
 if __name__ == "__main__":
