@@ -32,6 +32,14 @@ using Instant = MonotonicClock::time_point;
 struct BootClock : ClockBase<BootClock> {};
 using BootInstant = BootClock::time_point;
 
+// The same instant on the other clock, for a host that has never been suspended.
+constexpr BootInstant OnBootClock(Instant t) {
+  return BootInstant(t.time_since_epoch());
+}
+constexpr Instant OffBootClock(BootInstant t) {
+  return Instant(t.time_since_epoch());
+}
+
 constexpr Instant FromNanoseconds(Duration::rep ns) {
   return Instant(Duration(ns));
 }

@@ -28,7 +28,7 @@ struct Promised {
 
 struct Attempt {
   std::uint64_t generation = 0;
-  Instant since{};
+  BootInstant since{};
   std::map<std::string, Promised, std::less<>> promised;    // by host
 
   // Forgets promises whose former witnesses nobody else of three or more names and that those do not bear out: a lie as

@@ -9,7 +9,7 @@
 namespace dthrottle {
 
 CapacityExchange::CapacityExchange(Options options, CapacitySettings settings, CapacityTransport& transport, Prng prng,
-                                   Instant now)
+                                   BootInstant now)
     : state_(std::make_unique<ExchangeState>(options, settings, transport, prng, now)) {
   if (options.life.empty()) return;
   resumed_ = state_->Resume(options.life, now);
@@ -24,15 +24,15 @@ std::string CapacityExchange::Life() const {
   return state_->Life();
 }
 
-void CapacityExchange::SetSettings(CapacitySettings settings, Instant) {
+void CapacityExchange::SetSettings(CapacitySettings settings, BootInstant) {
   state_->SetSettings(std::move(settings));
 }
 
-void CapacityExchange::SetDemand(std::span<const TagDemand> demands, Instant) {
+void CapacityExchange::SetDemand(std::span<const TagDemand> demands, BootInstant) {
   state_->books.SetDemand(demands);
 }
 
-void CapacityExchange::OnMessage(std::string_view proven, std::string_view frame, Instant now) {
+void CapacityExchange::OnMessage(std::string_view proven, std::string_view frame, BootInstant now) {
   CapacityCounts& counts = state_->core.counts;
   ++counts.received;
   counts.received_bytes += frame.size();
@@ -48,7 +48,7 @@ void CapacityExchange::OnMessage(std::string_view proven, std::string_view frame
   }
 }
 
-Instant CapacityExchange::Tick(Instant now) {
+BootInstant CapacityExchange::Tick(BootInstant now) {
   return state_->Tick(now);
 }
 
@@ -60,7 +60,7 @@ bool CapacityExchange::TakeShares(std::vector<TagShare>& changed, std::size_t mo
   return state_->books.TakeShares(changed, most);
 }
 
-CapacityCounts CapacityExchange::Counts(Instant now) const {
+CapacityCounts CapacityExchange::Counts(BootInstant now) const {
   const CapacityCore& core = state_->core;
   CapacityCounts counts = core.counts;
   counts.tags = state_->books.ledgers().size();
@@ -71,7 +71,7 @@ CapacityCounts CapacityExchange::Counts(Instant now) const {
   return counts;
 }
 
-std::vector<CapacityMember> CapacityExchange::Members(Instant now) const {
+std::vector<CapacityMember> CapacityExchange::Members(BootInstant now) const {
   const ExchangeState& s = *state_;
   std::vector<CapacityMember> all;
   for (const auto& [name, peer] : s.members.peers()) {
@@ -107,7 +107,7 @@ std::optional<CapacityTag> CapacityExchange::Inspect(const CapacityKey& key) con
   return tag;
 }
 
-CapacitySum CapacityExchange::Sum(const CapacityKey& key, Instant now) {
+CapacitySum CapacityExchange::Sum(const CapacityKey& key, BootInstant now) {
   return state_->audits.Sum(key, now);
 }
 

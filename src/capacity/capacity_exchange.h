@@ -5,6 +5,9 @@
 // one: kWhole parts are C. Life, best friends and leases are per host; ledgers are per tag, and only tags with
 // demand somewhere have any. A tag without a ledger here has the standing's `other` part.
 //
+// All its time is that of the boot clock: what a suspended host has is inherited by others meanwhile, and when it wakes it
+// has to find its lease over, as after a pause of any other kind.
+//
 // One side faces the wire: OnMessage() and Transport. The other faces the limiter: SetDemand() in, standing() and
 // TakeShares() out. The owner calls Tick() at least at the instants that it returns, and afterwards, as after
 // OnMessage(), passes on what changed.
@@ -51,7 +54,7 @@ struct TagShare {
 // IMPORTANT: from `valid_until` on, on the query path, every tag has `reserve` only, whatever was said.
 struct CapacityStanding {
   std::uint64_t serial = 0;    // another one: forget all shares that were taken before
-  Instant valid_until = Instant::min();
+  BootInstant valid_until = BootInstant::min();
   Parts reserve = 0;
   Parts other = 0;    // of each tag that TakeShares has not named, reserve included
 
@@ -62,7 +65,7 @@ struct CapacityStanding {
 
   // After a change of generation: what has been taken for long out of the parts of before may be kept until then, and
   // nothing may be taken so out of the new ones before the other instant, when nobody keeps anything any more.
-  Instant kept_until = Instant::min(), rests_until = Instant::min();
+  BootInstant kept_until = BootInstant::min(), rests_until = BootInstant::min();
   friend bool operator==(const CapacityStanding&, const CapacityStanding&) = default;
 
   static void Fields(auto& state, auto& self) {
@@ -159,24 +162,25 @@ class CapacityExchange {
     std::string life = {};            // of Life(): goes on with it, if it can. Given to one exchange only, in this boot
   };
 
-  // The transport must outlive it. `now` is one monotonic clock, everywhere.
+  // The transport must outlive it.
   // REQUIRES: CheckCapacitySettings(settings, options.name).
-  CapacityExchange(Options options, CapacitySettings settings, CapacityTransport& transport, Prng prng, Instant now);
+  CapacityExchange(Options options, CapacitySettings settings, CapacityTransport& transport, Prng prng,
+                   BootInstant now);
   ~CapacityExchange();
 
   // After a reload. Other members, rules or reserve lead to a new generation as soon as the hosts agree.
-  void SetSettings(CapacitySettings settings, Instant now);
+  void SetSettings(CapacitySettings settings, BootInstant now);
 
   // Replaces what was said of these tags. Say it when it changes by more than a little; a tag with demand 0 has its
   // part used up by others and is forgotten with the next generation.
-  void SetDemand(std::span<const TagDemand> demands, Instant now);
+  void SetDemand(std::span<const TagDemand> demands, BootInstant now);
 
   // From the wire. `proven` is the name that the connection proves, empty where nothing proves it; the frame has to
   // name the same sender, and may be anything else.
-  void OnMessage(std::string_view proven, std::string_view frame, Instant now);
+  void OnMessage(std::string_view proven, std::string_view frame, BootInstant now);
 
   // Rounds, leases, repairs. Returns when it wants to be called next if nothing else happens.
-  Instant Tick(Instant now);
+  BootInstant Tick(BootInstant now);
 
   // ---- Toward the limiter, after each of the above ----
 
@@ -193,11 +197,11 @@ class CapacityExchange {
 
   // ---- For people ----
 
-  CapacityCounts Counts(Instant now) const;
-  std::vector<CapacityMember> Members(Instant now) const;
+  CapacityCounts Counts(BootInstant now) const;
+  std::vector<CapacityMember> Members(BootInstant now) const;
   std::optional<CapacityTag> Inspect(const CapacityKey& key) const;    // none: no ledger, so `other`
   // Of whoever has said. Members are asked in the rounds after this, as long as it is called now and then.
-  CapacitySum Sum(const CapacityKey& key, Instant now);
+  CapacitySum Sum(const CapacityKey& key, BootInstant now);
 
  private:
   friend struct ExchangeState;

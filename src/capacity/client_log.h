@@ -26,13 +26,14 @@ class ClientLog {
     static void Fields(auto& state, auto& self) { state(self.key, self.base, self.sequence, self.lives); }
   };
 
-  ClientLog(std::string its_host, std::uint64_t its_life, std::uint64_t its_binding, std::size_t degree, Instant now)
+  ClientLog(std::string its_host, std::uint64_t its_life, std::uint64_t its_binding, std::size_t degree,
+            BootInstant now)
       : host(std::move(its_host)), life(its_life), binding(its_binding), heard(now), degree_(degree) {}
   ClientLog() = default;    // to be read into
 
   std::string host;
   std::uint64_t life = 0, binding = 0;
-  Instant heard{};                                // anything from this life
+  BootInstant heard{};                            // anything from this life
   std::map<std::string, std::uint64_t> fenced;    // witnesses that say it is over, and the binding they know
 
   // A log frame. False if there is no room for it, `records_max` records in all; then nothing has changed.

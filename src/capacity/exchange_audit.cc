@@ -9,12 +9,12 @@ void CapacityAudits::Begin() {
   overdrawn_ = 0;
 }
 
-CapacitySum CapacityAudits::Sum(const CapacityKey& key, Instant now) {
+CapacitySum CapacityAudits::Sum(const CapacityKey& key, BootInstant now) {
   share_sums_.Look(key, now);
   return share_sums_.Sum(key, books_.Held(key, now), now);
 }
 
-void CapacityAudits::AskShares(Instant now) {
+void CapacityAudits::AskShares(BootInstant now) {
   const std::vector<CapacityKey> keys = share_sums_.Wanted(now);
   if (keys.empty() || !core_.generation.joined()) return;
   AskMembers(keys);
@@ -28,7 +28,7 @@ void CapacityAudits::AskMembers(const std::vector<CapacityKey>& keys) {
   core_.SendAll(members_.active().members);
 }
 
-void CapacityAudits::OnAsk(const CapacityPeer& p, const CapacityMessage& m, Instant now) {
+void CapacityAudits::OnAsk(const CapacityPeer& p, const CapacityMessage& m, BootInstant now) {
   if (m.generation != core_.generation.number) return;
   CapacityMessage& reply = core_.Fresh(CapacityKind::kShare);
   reply.sequence = m.sequence;
@@ -49,7 +49,7 @@ void CapacityAudits::OnShare(const CapacityPeer& p, const CapacityMessage& m) {
   }
 }
 
-void CapacityAudits::Audit(Instant now) {
+void CapacityAudits::Audit(BootInstant now) {
   if (!core_.Leased(now)) return audit_.Forget();
   if (audit_in_ > 0 && --audit_in_ > 0) return;
   Judge(now);
@@ -62,7 +62,7 @@ void CapacityAudits::Audit(Instant now) {
   audit_.Ask(core_.sequence, tags);
 }
 
-void CapacityAudits::Judge(Instant now) {
+void CapacityAudits::Judge(BootInstant now) {
   audit_.Judge([&](const CapacityKey& key, const PartsAudit::Answers& answers) {
     const std::uint32_t id = ledgers_.Find(key);
     if (id == KeyIndex::kNone) return;

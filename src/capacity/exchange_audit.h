@@ -22,20 +22,20 @@ class CapacityAudits {
   void Begin();
 
   // As CapacityExchange::Sum. Members are asked in the rounds after this.
-  CapacitySum Sum(const CapacityKey& key, Instant now);
-  void AskShares(Instant now);
+  CapacitySum Sum(const CapacityKey& key, BootInstant now);
+  void AskShares(BootInstant now);
   // Judges what was answered, and asks about further tags.
-  void Audit(Instant now);
-  void OnAsk(const CapacityPeer& p, const CapacityMessage& m, Instant now);
+  void Audit(BootInstant now);
+  void OnAsk(const CapacityPeer& p, const CapacityMessage& m, BootInstant now);
   void OnShare(const CapacityPeer& p, const CapacityMessage& m);
 
   // Members have had more than the whole of a tag for longer than this.
-  bool Overdrawn(Duration longer, Instant now) const { return overdrawn_ > 0 && now - overdrawn_at_ > longer; }
+  bool Overdrawn(Duration longer, BootInstant now) const { return overdrawn_ > 0 && now - overdrawn_at_ > longer; }
 
  private:
   // The number of the frame is the core's `sequence` afterwards.
   void AskMembers(const std::vector<CapacityKey>& keys);
-  void Judge(Instant now);
+  void Judge(BootInstant now);
   // The tags of which this host has more than its equal share, one after another.
   std::vector<PartsAudit::Tag> TagsToAudit();
 
@@ -48,7 +48,7 @@ class CapacityAudits {
   std::size_t audit_in_ = 0;        // rounds
   std::uint32_t audit_next_ = 0;    // ledger
   std::size_t overdrawn_ = 0;       // ledgers
-  Instant overdrawn_at_{};          // the first of them
+  BootInstant overdrawn_at_{};      // the first of them
 };
 
 }    // namespace dthrottle

@@ -63,7 +63,7 @@ void CapacityBooks::Want(std::uint32_t id, const Asked& asked) {
   if (std::exchange(ledger.pin, asked.pin) != asked.pin) QueueShare(id);
 }
 
-Parts CapacityBooks::Held(const CapacityKey& key, Instant now) const {
+Parts CapacityBooks::Held(const CapacityKey& key, BootInstant now) const {
   if (now >= core_.standing.valid_until) return core_.standing.reserve;
   const std::uint32_t id = ledgers_.Find(key);
   return id == KeyIndex::kNone ? core_.standing.other : HeldOf(ledgers_[id]);

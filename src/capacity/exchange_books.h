@@ -40,7 +40,7 @@ class CapacityBooks {
     return ledger.overdraft.found() ? std::min(HeldOf(ledger), core_.OwnShare()) : HeldOf(ledger);
   }
   // By the ledger: an overdrawn tag stays one as long as members have more than the whole, whether they use it or not.
-  Parts Held(const CapacityKey& key, Instant now) const;
+  Parts Held(const CapacityKey& key, BootInstant now) const;
   // The load of a tag whose capacity is 1.
   Load LoadOf(double demand, std::int64_t available) const;
   std::optional<double> IndicatorOf(const Load& load) const;

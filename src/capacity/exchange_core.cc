@@ -10,7 +10,7 @@ constexpr unsigned kEpochBits = 16;    // of a life's number that count lives wi
 }    // namespace
 
 CapacityCore::CapacityCore(const CapacityExchange::Options& options, CapacitySettings settings,
-                           CapacityTransport& transport, Instant now)
+                           CapacityTransport& transport, BootInstant now)
     : members(options.name, std::move(settings), now),
       witness(Witness::Decode(options.saved).value_or(Witness::Saved()), now),
       transport_(transport) {
@@ -70,7 +70,9 @@ void CapacityCore::UpdateStanding() {
   standing.aside = generation.aside;
   standing.kept_until = generation.kept_until;
   standing.rests_until = generation.rests_until;
-  standing.valid_until = !generation.running() ? Instant::min() : without.lease ? Instant::max() : life.leased_until;
+  standing.valid_until = !generation.running() ? BootInstant::min()
+                         : without.lease       ? BootInstant::max()
+                                               : life.leased_until;
 }
 
 }    // namespace dthrottle

@@ -29,8 +29,8 @@ struct CapacityGeneration {
   Parts reserve = 0, aside = 0;              // reserves of members that take part, of the others
   MemberBits participants;
   std::uint64_t former = 0;    // the latest that one of them was in before; 0: they have met for the first time
-  Instant promised_at = Instant::min();                             // acked
-  Instant kept_until = Instant::min(), rests_until = Instant::min();    // as in CapacityStanding
+  BootInstant promised_at = BootInstant::min();                     // acked
+  BootInstant kept_until = BootInstant::min(), rests_until = BootInstant::min();    // as in CapacityStanding
 
   bool joined() const { return number != 0; }
   bool frozen() const { return acked > number; }
@@ -47,8 +47,8 @@ struct CapacityGeneration {
 struct CapacityLife {
   std::uint64_t epoch = 0;
   MemberBits seats, secured;               // whose equal shares this host has of tags without a ledger; as logged
-  Instant leased_until = Instant::min();
-  Instant self_until = Instant::min();     // as far as this host is a witness itself
+  BootInstant leased_until = BootInstant::min();
+  BootInstant self_until = BootInstant::min();    // as far as this host is a witness itself
   std::uint64_t self_binding = 0;
   bool residue = false;    // something is lost that only a new generation brings back
 
@@ -76,7 +76,7 @@ struct CapacityBonds {
 class CapacityCore {
  public:
   CapacityCore(const CapacityExchange::Options& options, CapacitySettings settings, CapacityTransport& transport,
-               Instant now);
+               BootInstant now);
 
   // ---- Sending ----
 
@@ -94,7 +94,7 @@ class CapacityCore {
 
   // The message is of the generation in force.
   bool IsOurs(const CapacityMessage& m) const { return generation.joined() && m.generation == generation.number; }
-  bool Leased(Instant now) const { return generation.running() && now < life.leased_until; }
+  bool Leased(BootInstant now) const { return generation.running() && now < life.leased_until; }
   // What this host has of a tag without a ledger, reserve not included.
   Parts SeatParts() const { return life.seats.Count() * generation.base; }
   Parts EqualShare() const { return kWhole / members.active().members.size(); }

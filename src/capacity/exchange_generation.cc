@@ -62,7 +62,7 @@ CapacityMessage DivisionOf(const Attempt& attempt, const CapacityCore& core) {
 }
 
 // A member that is there but slow is waited for.
-bool WaitsForPromises(const Attempt& attempt, const CapacityMembers& members, Instant now) {
+bool WaitsForPromises(const Attempt& attempt, const CapacityMembers& members, BootInstant now) {
   if (now - attempt.since > members.patience()) return false;
   return std::ranges::any_of(members.wanted().members, [&](const std::string& name) {
     return !members.IsSelf(name) && !attempt.promised.contains(name) && members.Up(members.peer(name), now);
@@ -70,7 +70,7 @@ bool WaitsForPromises(const Attempt& attempt, const CapacityMembers& members, In
 }
 
 // What this host says with its promise.
-Promised PromisedBy(const CapacityCore& core, Instant now) {
+Promised PromisedBy(const CapacityCore& core, BootInstant now) {
   Promised p;
   p.former = core.generation.number;
   p.aside = std::max(core.generation.reserve, core.generation.aside);
@@ -93,7 +93,7 @@ bool HasAllSeats(const CapacityCore& core, const MemberBits& held) {
 }
 
 // The wanted members that are there, this host included.
-MemberBits CompanyWithout(const CapacityPeer* leader, const CapacityMembers& members, Instant now) {
+MemberBits CompanyWithout(const CapacityPeer* leader, const CapacityMembers& members, BootInstant now) {
   MemberBits there;
   const std::vector<std::string>& names = members.wanted().members;
   for (std::size_t i = 0; i < names.size(); ++i) {
@@ -106,7 +106,7 @@ MemberBits CompanyWithout(const CapacityPeer* leader, const CapacityMembers& mem
 }    // namespace
 
 CapacityGenerations::CapacityGenerations(CapacityCore& core, const CapacityBooks& books, const CapacityGifts& gifts,
-                                         const CapacityAudits& audits, Instant now)
+                                         const CapacityAudits& audits, BootInstant now)
     : core_(core),
       members_(core.members),
       ledgers_(books.ledgers()),
@@ -116,14 +116,14 @@ CapacityGenerations::CapacityGenerations(CapacityCore& core, const CapacityBooks
       rest_(SeatPatience()),
       sweep_after_(kSweepPatience * members_.patience()) {}
 
-bool CapacityGenerations::WishesReset(Instant now) const {
+bool CapacityGenerations::WishesReset(BootInstant now) const {
   const bool stuck = now - well_at_ > members_.patience();
   const bool lost = core_.life.residue || gifts_.Unsettled(SeatPatience(), now);
   const bool full = ledgers_.size() > members_.wanted().tags_max / 4 * 3 && now - joined_at_ > sweep_after_;
   return stuck || (core_.generation.joined() && (lost || full || audits_.Overdrawn(SeatPatience(), now)));
 }
 
-void CapacityGenerations::JudgeSweep(Instant now) {
+void CapacityGenerations::JudgeSweep(BootInstant now) {
   if (!swept_ || now - joined_at_ < SeatPatience()) return;
   const bool helped = 2 * ledgers_.size() <= *swept_;
   const Duration patience = members_.patience();
@@ -131,7 +131,7 @@ void CapacityGenerations::JudgeSweep(Instant now) {
   swept_.reset();
 }
 
-bool CapacityGenerations::AllWantIt(Instant now, const CapacityPeer* without) const {
+bool CapacityGenerations::AllWantIt(BootInstant now, const CapacityPeer* without) const {
   for (const auto* panel : {&members_.wanted_witnesses(), &members_.witnesses()}) {
     if (members_.CountUp(*panel, now, without) < Majority(panel->size())) return false;
   }
@@ -150,7 +150,7 @@ bool CapacityGenerations::AllWantIt(Instant now, const CapacityPeer* without) co
   return !elsewhere || !members_.Fresh(now, 2);    // it will be told of a generation that there is
 }
 
-void CapacityGenerations::JudgeLeader(Instant now) {
+void CapacityGenerations::JudgeLeader(BootInstant now) {
   if (core_.Leased(now) || !AllWantIt(now)) well_at_ = now;
   CapacityPeer* const leader = members_.Leader(now);
   // Nobody can do better where too many are silent or have other settings.
@@ -169,7 +169,7 @@ void CapacityGenerations::JudgeLeader(Instant now) {
   for (auto& [name, peer] : members_.peers()) peer.trust.TrustAgain();    // it is not one of them
 }
 
-std::optional<CapacityMessage> CapacityGenerations::Coordinate(Instant now) {
+std::optional<CapacityMessage> CapacityGenerations::Coordinate(BootInstant now) {
   const bool stale = attempt_ && now - attempt_->since > kAttemptPatience * members_.patience();
   const bool coordinator = members_.IsCoordinator(now);
   if (stale || !coordinator) attempt_.reset();
@@ -184,7 +184,7 @@ std::optional<CapacityMessage> CapacityGenerations::Coordinate(Instant now) {
   return TryCommit(now);
 }
 
-bool CapacityGenerations::HasReason(Duration rested, Instant now) {
+bool CapacityGenerations::HasReason(Duration rested, BootInstant now) {
   if (!AllWantIt(now)) return false;
   if (!core_.generation.joined() || !members_.settled()) return true;
   MemberBits held = core_.life.seats;
@@ -203,7 +203,7 @@ bool CapacityGenerations::HasReason(Duration rested, Instant now) {
          (now - joined_at_ > rested && (wished || now - whole_at_ > SeatPatience()));
 }
 
-void CapacityGenerations::Begin(Instant now) {
+void CapacityGenerations::Begin(BootInstant now) {
   std::uint64_t highest = std::max({core_.witness.promised(), core_.generation.number, refused_});
   for (const auto& [name, peer] : members_.peers()) {
     if (IsAhead(core_, peer.generation)) highest = std::max(highest, peer.generation);
@@ -212,7 +212,7 @@ void CapacityGenerations::Begin(Instant now) {
   attempt_ = Attempt{((highest >> kGenerationBits) + 1) << kGenerationBits | whose, now, {}};
 }
 
-bool CapacityGenerations::Promise(std::uint64_t number, Instant now) {
+bool CapacityGenerations::Promise(std::uint64_t number, BootInstant now) {
   if (number < core_.witness.promised() || number <= core_.generation.number || !IsAhead(core_, number)) return false;
   if (number == core_.witness.promised()) return core_.generation.acked == number;
   core_.witness.Promise(number);
@@ -223,7 +223,7 @@ bool CapacityGenerations::Promise(std::uint64_t number, Instant now) {
   return true;
 }
 
-void CapacityGenerations::OnPrepare(const CapacityPeer& p, const CapacityMessage& m, Instant now) {
+void CapacityGenerations::OnPrepare(const CapacityPeer& p, const CapacityMessage& m, BootInstant now) {
   if (m.digest != members_.wanted_digest()) {
     ++core_.counts.other_settings;
     return;
@@ -246,7 +246,8 @@ void CapacityGenerations::OnPrepare(const CapacityPeer& p, const CapacityMessage
   core_.Send(p.name);
 }
 
-std::optional<CapacityMessage> CapacityGenerations::OnPromise(CapacityPeer& p, const CapacityMessage& m, Instant now) {
+std::optional<CapacityMessage> CapacityGenerations::OnPromise(CapacityPeer& p, const CapacityMessage& m,
+                                                              BootInstant now) {
   if (m.digest != members_.wanted_digest() || !attempt_ || !IsIn(members_.wanted().members, p.name)) return {};
   if (m.generation > attempt_->generation) {
     if (!IsAhead(core_, m.generation)) return {};
@@ -263,7 +264,7 @@ std::optional<CapacityMessage> CapacityGenerations::OnPromise(CapacityPeer& p, c
   return TryCommit(now);
 }
 
-std::optional<CapacityMessage> CapacityGenerations::TryCommit(Instant now) {
+std::optional<CapacityMessage> CapacityGenerations::TryCommit(BootInstant now) {
   const CapacitySettings& wanted = members_.wanted();
   if (!core_.without.promises && WaitsForPromises(*attempt_, members_, now)) return std::nullopt;
   if (now - attempt_->since > members_.patience()) attempt_->ForgetUnconfirmed(wanted.members, members_.self());
@@ -273,7 +274,7 @@ std::optional<CapacityMessage> CapacityGenerations::TryCommit(Instant now) {
   return agreed;
 }
 
-bool CapacityGenerations::Accepts(const CapacityPeer& p, const CapacityMessage& m, Instant now) {
+bool CapacityGenerations::Accepts(const CapacityPeer& p, const CapacityMessage& m, BootInstant now) {
   if (m.digest != members_.wanted_digest()) {
     ++core_.counts.other_settings;
     return false;
@@ -283,11 +284,11 @@ bool CapacityGenerations::Accepts(const CapacityPeer& p, const CapacityMessage& 
   return members_.Leads(p, now) && IsDivision(m, members_.wanted()) && !IsUnasked(m, now);
 }
 
-void CapacityGenerations::BlameFor(CapacityPeer& leader, Instant now) {
+void CapacityGenerations::BlameFor(CapacityPeer& leader, BootInstant now) {
   hurry_ |= leader.trust.Blame(LeaderTrust::kPatience / 2 * members_.patience(), members_.patience(), now);
 }
 
-void CapacityGenerations::Enter(const CapacityMessage& m, Instant now) {
+void CapacityGenerations::Enter(const CapacityMessage& m, BootInstant now) {
   CapacityGeneration& g = core_.generation;
   // Generations that follow each other closely under the same settings do not help, whichever member wishes for them.
   const bool again = g.joined() && well_at_ > joined_at_ && members_.settled() && now - joined_at_ < 2 * rest_;
@@ -318,21 +319,21 @@ void CapacityGenerations::Enter(const CapacityMessage& m, Instant now) {
 // A promise that is in the generation was given before it began. So where every host keeps what it had for a time after
 // its own promise, and each takes nothing new for that time after it has joined, nobody has what another keeps, whatever
 // becomes of them meanwhile.
-void CapacityGenerations::Rest(const CapacityMessage& m, bool known, Instant now) {
+void CapacityGenerations::Rest(const CapacityMessage& m, bool known, BootInstant now) {
   CapacityGeneration& g = core_.generation;
   g.former = m.former;
   const bool rests = known || m.former != 0;
   const bool counted = g.acked == g.number && g.participants.Has(members_.SelfNumber());
-  g.rests_until = rests ? now + kRestLeases * PatienceOf(members_.active()) : Instant::min();
-  g.kept_until = rests && counted ? g.promised_at + kRestLeases * members_.active().lease : Instant::min();
+  g.rests_until = rests ? now + kRestLeases * PatienceOf(members_.active()) : BootInstant::min();
+  g.kept_until = rests && counted ? g.promised_at + kRestLeases * members_.active().lease : BootInstant::min();
 }
 
-void CapacityGenerations::Resume(Instant now) {
+void CapacityGenerations::Resume(BootInstant now) {
   whole_at_ = well_at_ = now;
   EncodeCommit();
 }
 
-bool CapacityGenerations::IsUnasked(const CapacityMessage& m, Instant now) const {
+bool CapacityGenerations::IsUnasked(const CapacityMessage& m, BootInstant now) const {
   if (m.generation == core_.generation.acked || !core_.generation.joined() || core_.without.promises) return false;
   const std::vector<std::string>& names = members_.wanted().members;
   const auto self = static_cast<std::size_t>(std::ranges::lower_bound(names, members_.self()) - names.begin());

@@ -50,7 +50,7 @@ bool CapacityGifts::Unsettled() const {
   return std::ranges::any_of(edges_, [](const GiftEdge& e) { return !e.left.empty(); });
 }
 
-bool CapacityGifts::Unsettled(Duration longer, Instant now) const {
+bool CapacityGifts::Unsettled(Duration longer, BootInstant now) const {
   return std::ranges::any_of(edges_,
                              [&](const GiftEdge& e) { return !e.left.empty() && now - e.left_at > longer; });
 }
@@ -79,7 +79,7 @@ void CapacityGifts::Queue(std::uint32_t id, std::size_t slot) {
   edges_[slot].waiting.push_back(id);
 }
 
-std::vector<bool> CapacityGifts::Reachable(Instant now) const {
+std::vector<bool> CapacityGifts::Reachable(BootInstant now) const {
   std::vector<bool> there;
   for (const GiftEdge& e : edges_) {
     const CapacityPeer& p = *e.peer;
@@ -89,7 +89,7 @@ std::vector<bool> CapacityGifts::Reachable(Instant now) const {
   return there;
 }
 
-void CapacityGifts::Round(Instant now) {
+void CapacityGifts::Round(BootInstant now) {
   ++core_.counts.rounds;
   const bool may_give = core_.Leased(now) && core_.bonds.bond.number != 0 && !core_.bonds.changing();
   const std::vector<bool> there = Reachable(now);
@@ -151,14 +151,14 @@ double CapacityGifts::Worst(std::uint32_t id, double own) const {
   return worst;
 }
 
-void CapacityGifts::Flush(Instant now) {
+void CapacityGifts::Flush(BootInstant now) {
   if (!core_.generation.running() || core_.bonds.changing()) return;
   for (std::size_t slot = 0; slot < edges_.size(); ++slot) {
     if (edges_[slot].life != 0) Flush(slot, now);
   }
 }
 
-void CapacityGifts::Flush(std::size_t slot, Instant now) {
+void CapacityGifts::Flush(std::size_t slot, BootInstant now) {
   GiftEdge& edge = edges_[slot];
   const std::size_t most = ItemsMax(CapacityKind::kGifts, 0);
   for (std::size_t i = 0; i < edge.waiting.size();) {
@@ -187,7 +187,7 @@ void CapacityGifts::Flush(std::size_t slot, Instant now) {
   edge.waiting.clear();
 }
 
-void CapacityGifts::SayAgain(Instant now) {
+void CapacityGifts::SayAgain(BootInstant now) {
   const Duration late = kFlightRounds * members_.active().interval;
   for (std::size_t slot = 0; slot < edges_.size(); ++slot) {
     std::deque<CapacityFlight>& flights = edges_[slot].flights;
@@ -200,7 +200,7 @@ void CapacityGifts::SayAgain(Instant now) {
   }
 }
 
-void CapacityGifts::OnGifts(CapacityPeer& p, const CapacityMessage& m, Instant now) {
+void CapacityGifts::OnGifts(CapacityPeer& p, const CapacityMessage& m, BootInstant now) {
   if (!FromNeighbour(p, m, now)) return;
   const auto slot = static_cast<std::size_t>(p.slot);
   for (const CapacityItem& item : m.items) {
@@ -227,13 +227,13 @@ std::uint32_t CapacityGifts::LedgerFor(const CapacityItem& item, const GiftEdge&
   return books_.Add(item.key);
 }
 
-bool CapacityGifts::FromNeighbour(CapacityPeer& p, const CapacityMessage& m, Instant now) {
+bool CapacityGifts::FromNeighbour(CapacityPeer& p, const CapacityMessage& m, BootInstant now) {
   if (!core_.IsOurs(m) || p.slot < 0) return false;
   SeeLife(p, m.epoch, now);
   return m.epoch == edges_[static_cast<std::size_t>(p.slot)].life && m.to_epoch == core_.life.epoch;
 }
 
-void CapacityGifts::OnHave(CapacityPeer& p, const CapacityMessage& m, Instant now) {
+void CapacityGifts::OnHave(CapacityPeer& p, const CapacityMessage& m, BootInstant now) {
   if (!FromNeighbour(p, m, now)) return;
   const auto slot = static_cast<std::size_t>(p.slot);
   const std::optional<CapacityFlight> flight = TakeFlight(edges_[slot].flights, m.sequence);
@@ -246,7 +246,7 @@ void CapacityGifts::OnHave(CapacityPeer& p, const CapacityMessage& m, Instant no
   }
 }
 
-void CapacityGifts::SeeLife(CapacityPeer& p, std::uint64_t life, Instant now) {
+void CapacityGifts::SeeLife(CapacityPeer& p, std::uint64_t life, BootInstant now) {
   if (life < p.epoch || life == 0) return;
   if (life > p.epoch) {
     // A new life costs a walk through all ledgers, so nobody has more than one an interval.
@@ -262,7 +262,7 @@ void CapacityGifts::SeeLife(CapacityPeer& p, std::uint64_t life, Instant now) {
   for (std::uint32_t id = 0; id < ledgers_.size(); ++id) Queue(id, static_cast<std::size_t>(p.slot));
 }
 
-void CapacityGifts::EndLife(std::size_t slot, Instant now) {
+void CapacityGifts::EndLife(std::size_t slot, BootInstant now) {
   GiftEdge& edge = edges_[slot];
   core_.life.residue |= !edge.left.empty();
   edge.left.clear();

@@ -20,7 +20,7 @@ namespace dthrottle {
 // A frame under way, with what was said in it.
 struct CapacityFlight {
   std::uint64_t sequence;
-  Instant sent;
+  BootInstant sent;
   std::vector<std::pair<std::uint32_t, Parts>> said;    // ledger, sum of gifts
 };
 
@@ -44,7 +44,7 @@ struct GiftEdge {
   std::uint64_t life = 0;      // of the neighbour, that the ledgers' edges are about; 0: not known
   std::uint64_t former = 0;    // the one before, which is over, and what was on its edges
   std::map<std::uint32_t, Left> left;
-  Instant left_at{};
+  BootInstant left_at{};
   std::uint64_t settled = 0;    // of the former lives, the last about which all is said
   // The life that a best friend wants to settle, and the witnesses that have said that it is over.
   std::uint64_t doubted = 0;
@@ -75,19 +75,19 @@ class CapacityGifts {
   }
   // Whether an edge still has gifts of a life that is over, and has had them for longer than `longer`.
   bool Unsettled() const;
-  bool Unsettled(Duration longer, Instant now) const;
+  bool Unsettled(Duration longer, BootInstant now) const;
 
   // One round for all ledgers: decide gifts, and say what changed.
-  void Round(Instant now);
+  void Round(BootInstant now);
   void Queue(std::uint32_t id, std::size_t slot);
-  void Flush(Instant now);
-  void SayAgain(Instant now);
-  void OnGifts(CapacityPeer& p, const CapacityMessage& m, Instant now);
-  void OnHave(CapacityPeer& p, const CapacityMessage& m, Instant now);
+  void Flush(BootInstant now);
+  void SayAgain(BootInstant now);
+  void OnGifts(CapacityPeer& p, const CapacityMessage& m, BootInstant now);
+  void OnHave(CapacityPeer& p, const CapacityMessage& m, BootInstant now);
 
   // A member in another life than the one that is known.
-  void SeeLife(CapacityPeer& p, std::uint64_t life, Instant now);
-  void EndLife(std::size_t slot, Instant now);
+  void SeeLife(CapacityPeer& p, std::uint64_t life, BootInstant now);
+  void EndLife(std::size_t slot, BootInstant now);
 
   // REQUIRES of what is read into: the edges were made, the books read.
   static void Fields(auto& state, auto& self) {
@@ -106,13 +106,13 @@ class CapacityGifts {
   // What to give for a difference of one: GDRL (15), taken at the largest indicator known, and half of it by default.
   double Gain(double demand, double worst) const;
   double Worst(std::uint32_t id, double own) const;
-  std::vector<bool> Reachable(Instant now) const;    // by slot
+  std::vector<bool> Reachable(BootInstant now) const;    // by slot
   void RoundOf(std::uint32_t id, const std::vector<bool>& there, bool may_give);
   // True if something was given.
   bool Give(std::uint32_t id, double own, double gain, const std::vector<bool>& there);
   void Tell(std::uint32_t id, float indicator, double gain, const std::vector<bool>& there);
-  void Flush(std::size_t slot, Instant now);
-  bool FromNeighbour(CapacityPeer& p, const CapacityMessage& m, Instant now);
+  void Flush(std::size_t slot, BootInstant now);
+  bool FromNeighbour(CapacityPeer& p, const CapacityMessage& m, BootInstant now);
   // A tag that nobody asks for here gets a ledger when a neighbour is to be given some of it. A gift without a ledger
   // here is a lie: only a host that was told of an indicator gives, and ledgers last as long as lives.
   std::uint32_t LedgerFor(const CapacityItem& item, const GiftEdge& edge);

@@ -27,7 +27,7 @@ bool CapacityHeir::Possible() const {
          std::ranges::all_of(settlings_, [this](const Settling& s) { return members_.peers().contains(s.to); });
 }
 
-void CapacityHeir::OnLog(CapacityPeer& p, const CapacityMessage& m, Instant now) {
+void CapacityHeir::OnLog(CapacityPeer& p, const CapacityMessage& m, BootInstant now) {
   if (!core_.IsOurs(m) || m.to_epoch != core_.life.epoch || m.binding == 0) return;
   if (!IsIn(members_.active().members, p.name)) return;
   gifts_.SeeLife(p, m.epoch, now);
@@ -41,7 +41,7 @@ void CapacityHeir::OnLog(CapacityPeer& p, const CapacityMessage& m, Instant now)
   if (log->Take(m, kRecordsFactor * members_.wanted().tags_max)) core_.Acknowledge(p, m);
 }
 
-ClientLog* CapacityHeir::LogFor(const CapacityPeer& p, const CapacityMessage& m, Instant now) {
+ClientLog* CapacityHeir::LogFor(const CapacityPeer& p, const CapacityMessage& m, BootInstant now) {
   const std::pair said(m.epoch, m.binding);
   ClientLog* log = nullptr;
   std::size_t logs = 0;
@@ -58,7 +58,7 @@ ClientLog* CapacityHeir::LogFor(const CapacityPeer& p, const CapacityMessage& m,
   return &clients_.emplace_back(p.name, m.epoch, m.binding, m.degree, now);
 }
 
-void CapacityHeir::OnBeat(const CapacityPeer& p, const CapacityMessage& m, Instant now) {
+void CapacityHeir::OnBeat(const CapacityPeer& p, const CapacityMessage& m, BootInstant now) {
   for (auto at = clients_.begin(); at != clients_.end();) {
     const bool same = at->host == p.name && at->life == m.epoch;
     if (same) at->heard = now;
@@ -72,7 +72,7 @@ CapacityHeir::Log CapacityHeir::Close(Log log) {
   return clients_.erase(log);
 }
 
-void CapacityHeir::WatchClients(Instant now) {
+void CapacityHeir::WatchClients(BootInstant now) {
   for (auto at = clients_.begin(); at != clients_.end();) {
     const CapacityPeer& p = members_.peer(at->host);
     if (p.epoch > at->life || now - at->heard > members_.patience()) AskFence(*at, now);
@@ -80,7 +80,7 @@ void CapacityHeir::WatchClients(Instant now) {
   }
 }
 
-void CapacityHeir::AskFence(ClientLog& log, Instant now) {
+void CapacityHeir::AskFence(ClientLog& log, BootInstant now) {
   for (const std::string& name : members_.witnesses()) {
     if (log.fenced.contains(name)) continue;
     if (members_.IsSelf(name)) {
@@ -98,14 +98,14 @@ void CapacityHeir::AskFence(std::string_view host, std::uint64_t life, std::stri
   core_.Send(witness);
 }
 
-std::optional<std::uint64_t> CapacityHeir::Fence(std::string_view host, std::uint64_t life, Instant now) {
+std::optional<std::uint64_t> CapacityHeir::Fence(std::string_view host, std::uint64_t life, BootInstant now) {
   bool changed = false;
   const std::optional<std::uint64_t> binding = core_.witness.OnFence(host, core_.generation.number, life, changed, now);
   if (changed) core_.Save();
   return binding;
 }
 
-void CapacityHeir::OnFence(const CapacityPeer& p, const CapacityMessage& m, Instant now) {
+void CapacityHeir::OnFence(const CapacityPeer& p, const CapacityMessage& m, BootInstant now) {
   if (!core_.IsOurs(m) || !IsIn(members_.active().members, m.member)) return;
   const std::string dead = m.member;
   const std::uint64_t life = m.life;
@@ -118,7 +118,7 @@ void CapacityHeir::OnFence(const CapacityPeer& p, const CapacityMessage& m, Inst
   core_.Send(p.name);
 }
 
-void CapacityHeir::OnFenced(const CapacityPeer& p, const CapacityMessage& m, Instant now) {
+void CapacityHeir::OnFenced(const CapacityPeer& p, const CapacityMessage& m, BootInstant now) {
   if (!core_.IsOurs(m) || !IsIn(members_.witnesses(), p.name)) return;
   if (const CapacityPeer* const dead = members_.Find(m.member)) {
     GiftEdge* const edge = gifts_.EdgeOf(*dead);
@@ -132,7 +132,7 @@ void CapacityHeir::OnFenced(const CapacityPeer& p, const CapacityMessage& m, Ins
   }
 }
 
-bool CapacityHeir::Settle(ClientLog& log, Instant now) {
+bool CapacityHeir::Settle(ClientLog& log, BootInstant now) {
   const std::size_t majority = Majority(members_.witnesses().size());
   std::size_t ours = 0, others = 0;
   for (const auto& [name, binding] : log.fenced) ++(binding == log.binding ? ours : others);
@@ -144,7 +144,7 @@ bool CapacityHeir::Settle(ClientLog& log, Instant now) {
   return others > members_.witnesses().size() - majority;    // somebody else inherits, or nobody
 }
 
-void CapacityHeir::Inherit(const ClientLog& log, Instant now) {
+void CapacityHeir::Inherit(const ClientLog& log, BootInstant now) {
   std::size_t fresh = 0;
   for (const ClientLog::Record& r : log.records()) fresh += ledgers_.Find(r.key) == KeyIndex::kNone;
   const bool room = ledgers_.size() + fresh <= kRecordsFactor * members_.wanted().tags_max;
@@ -168,7 +168,7 @@ void CapacityHeir::Inherit(const ClientLog& log, Instant now) {
   SettleEdges(log, now);
 }
 
-MemberBits CapacityHeir::SeatsOf(const ClientLog& log, Instant now) const {
+MemberBits CapacityHeir::SeatsOf(const ClientLog& log, BootInstant now) const {
   MemberBits inherited;
   for (std::size_t i = 0; i < members_.active().members.size(); ++i) {
     if (!log.seats().Has(i) || !core_.generation.participants.Has(i) || core_.life.seats.Has(i)) continue;
@@ -180,7 +180,7 @@ MemberBits CapacityHeir::SeatsOf(const ClientLog& log, Instant now) const {
   return inherited;
 }
 
-void CapacityHeir::SettleEdges(const ClientLog& log, Instant now) {
+void CapacityHeir::SettleEdges(const ClientLog& log, BootInstant now) {
   const auto neighbours = members_.active().graph.neighbours(members_.NumberOf(log.host));
   for (std::size_t slot = 0; slot < neighbours.size(); ++slot) {
     Settling s(log, slot, members_.active().members[neighbours[slot].node], core_.sequence + 1);
@@ -214,7 +214,7 @@ void CapacityHeir::SendSettling(const Settling& s, std::size_t frame) {
   core_.Send(s.to);
 }
 
-void CapacityHeir::OnSettle(CapacityPeer& p, const CapacityMessage& m, Instant now) {
+void CapacityHeir::OnSettle(CapacityPeer& p, const CapacityMessage& m, BootInstant now) {
   if (m.generation != core_.generation.number || m.degree > 1 || m.edges.size() != m.items.size()) return;
   if (!core_.Leased(now)) return;    // perhaps this life is over, and its log with somebody who will not learn of it
   const CapacityPeer* const dead = members_.Find(m.member);
@@ -226,7 +226,7 @@ void CapacityHeir::OnSettle(CapacityPeer& p, const CapacityMessage& m, Instant n
   logging_.Flush(now);
 }
 
-bool CapacityHeir::IsOver(GiftEdge& edge, std::uint64_t life, Instant now) {
+bool CapacityHeir::IsOver(GiftEdge& edge, std::uint64_t life, BootInstant now) {
   if (edge.settled >= life) return true;
   if (edge.doubted != life) {
     edge.doubted = life;
@@ -245,7 +245,7 @@ bool CapacityHeir::IsOver(GiftEdge& edge, std::uint64_t life, Instant now) {
 }
 
 void CapacityHeir::SettleWith(std::string_view dead, std::uint64_t life, std::span<const CapacityItem> items,
-                              std::span<const EdgeSums> sums, bool last, Instant now) {
+                              std::span<const EdgeSums> sums, bool last, BootInstant now) {
   CapacityPeer* const p = members_.Find(dead);
   if (p == nullptr || p->slot < 0) return;
   const auto slot = static_cast<std::size_t>(p->slot);

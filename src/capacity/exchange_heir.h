@@ -33,16 +33,16 @@ class CapacityHeir {
   void Begin() { estates_.clear(); }
 
   const std::list<ClientLog>& clients() const { return clients_; }
-  void OnLog(CapacityPeer& p, const CapacityMessage& m, Instant now);
+  void OnLog(CapacityPeer& p, const CapacityMessage& m, BootInstant now);
   // A member says that it is alive, and which bond is in force.
-  void OnBeat(const CapacityPeer& p, const CapacityMessage& m, Instant now);
+  void OnBeat(const CapacityPeer& p, const CapacityMessage& m, BootInstant now);
   // Asks the witnesses about clients that are not heard any more, or live again.
-  void WatchClients(Instant now);
+  void WatchClients(BootInstant now);
   // As a witness.
-  void OnFence(const CapacityPeer& p, const CapacityMessage& m, Instant now);
-  void OnFenced(const CapacityPeer& p, const CapacityMessage& m, Instant now);
+  void OnFence(const CapacityPeer& p, const CapacityMessage& m, BootInstant now);
+  void OnFenced(const CapacityPeer& p, const CapacityMessage& m, BootInstant now);
 
-  void OnSettle(CapacityPeer& p, const CapacityMessage& m, Instant now);
+  void OnSettle(CapacityPeer& p, const CapacityMessage& m, BootInstant now);
   void OnHaveSettle(const CapacityPeer& p, const CapacityMessage& m);
   void SendSettlings();
   // Inherited seats are written into the log when the loss of this host would not lose anything of them.
@@ -52,7 +52,7 @@ class CapacityHeir {
     state(self.estates_, self.clients_, self.closed_, self.settlings_);
     if constexpr (kIsReading<decltype(state)>) state.Check(state.ok() && self.Possible());
   }
-  void Resume(Instant now) {
+  void Resume(BootInstant now) {
     for (ClientLog& log : clients_) log.heard = now;
   }
 
@@ -70,25 +70,25 @@ class CapacityHeir {
 
   bool Possible() const;    // what was read
   // The log of a member's life and bond that the frame belongs to; null: it is not kept.
-  ClientLog* LogFor(const CapacityPeer& p, const CapacityMessage& m, Instant now);
+  ClientLog* LogFor(const CapacityPeer& p, const CapacityMessage& m, BootInstant now);
   // A log that is of no use any more must not begin anew: it would lack what it had.
   Log Close(Log log);
-  void AskFence(ClientLog& log, Instant now);
+  void AskFence(ClientLog& log, BootInstant now);
   void AskFence(std::string_view host, std::uint64_t life, std::string_view witness);
-  std::optional<std::uint64_t> Fence(std::string_view host, std::uint64_t life, Instant now);
+  std::optional<std::uint64_t> Fence(std::string_view host, std::uint64_t life, BootInstant now);
   // True if nothing is to be waited for any more.
-  bool Settle(ClientLog& log, Instant now);
-  void Inherit(const ClientLog& log, Instant now);
+  bool Settle(ClientLog& log, BootInstant now);
+  void Inherit(const ClientLog& log, BootInstant now);
   // The seats in a log that can be its owner's: taken part, not here, and not with the member whose own they are.
-  MemberBits SeatsOf(const ClientLog& log, Instant now) const;
+  MemberBits SeatsOf(const ClientLog& log, BootInstant now) const;
 
-  void SettleEdges(const ClientLog& log, Instant now);
+  void SettleEdges(const ClientLog& log, BootInstant now);
   void SendSettling(const Settling& s, std::size_t frame);
   // Whether a majority of witnesses says that this life of a neighbour is over. If not, they are asked.
-  bool IsOver(GiftEdge& edge, std::uint64_t life, Instant now);
+  bool IsOver(GiftEdge& edge, std::uint64_t life, BootInstant now);
   // What the log of a dead neighbour says: what it gave has come, and what it did not receive comes back.
   void SettleWith(std::string_view dead, std::uint64_t life, std::span<const CapacityItem> items,
-                  std::span<const EdgeSums> sums, bool last, Instant now);
+                  std::span<const EdgeSums> sums, bool last, BootInstant now);
   void SettleEdge(std::uint32_t id, GiftEdge::Left& left, const EdgeSums& theirs);
   // Something is lost that only a new generation brings back, and the best friend is told so.
   void Lose() {

@@ -12,12 +12,12 @@ void CapacityLogging::Begin() {
   core_.bonds.bond = core_.bonds.candidate = CapacityBond();
 }
 
-bool CapacityLogging::Fine(const CapacityBond& b, Instant now) const {
+bool CapacityLogging::Fine(const CapacityBond& b, BootInstant now) const {
   return b.number != 0 && b.friend_->heard && now - *b.friend_->heard <= members_.active().lease / 2 &&
          b.friend_->generation == core_.generation.number && b.friend_->epoch == b.life;
 }
 
-CapacityPeer* CapacityLogging::FriendAfter(std::size_t number, Instant now) {
+CapacityPeer* CapacityLogging::FriendAfter(std::size_t number, BootInstant now) {
   const std::size_t n = members_.active().members.size();
   for (std::size_t i = 1; i < n; ++i) {
     const std::string& name = members_.active().members[(number + i) % n];
@@ -28,7 +28,7 @@ CapacityPeer* CapacityLogging::FriendAfter(std::size_t number, Instant now) {
   return nullptr;
 }
 
-void CapacityLogging::Bind(Instant now) {
+void CapacityLogging::Bind(BootInstant now) {
   const CapacityBond& has = core_.bonds.LoggingTo();
   const bool answers = !asked_at_ || now - *asked_at_ <= members_.patience();    // it may keep too many logs already
   if (!core_.generation.running() || (Fine(has, now) && answers)) return;
@@ -58,7 +58,7 @@ void CapacityLogging::Commit() {
   bonds.bond = std::exchange(bonds.candidate, CapacityBond());
 }
 
-void CapacityLogging::Flush(Instant now) {
+void CapacityLogging::Flush(BootInstant now) {
   const CapacityBond& to = core_.bonds.LoggingTo();
   if (to.number == 0 || !core_.generation.running()) return;
   const std::size_t degree = ledgers_.degree(), most = ItemsMax(CapacityKind::kLog, degree);
@@ -144,7 +144,7 @@ void CapacityLogging::Logged(std::uint32_t id) {
   }
 }
 
-void CapacityLogging::SayAgain(Instant now) {
+void CapacityLogging::SayAgain(BootInstant now) {
   const Duration late = kFlightRounds * members_.active().interval;
   while (!flights_.empty() && now - flights_.front().sent > late) {
     for (const auto& [id, unused] : flights_.front().said) {

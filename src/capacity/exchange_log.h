@@ -19,18 +19,18 @@ class CapacityLogging {
   // The ledgers have begun anew: nothing is logged anywhere.
   void Begin();
   // Looks for another friend if the one there is does not do, or does not answer.
-  void Bind(Instant now);
+  void Bind(BootInstant now);
   // A majority of witnesses knows the friend that has the whole log: from now on its log counts.
   void Commit();
   // Says what changed; a frame is due even if no ledger has changed after Head().
-  void Flush(Instant now);
+  void Flush(BootInstant now);
   void Head() { heading_ = true; }
   bool urgent() const { return heading_ || core_.bonds.changing(); }    // does not wait for the round
   // True if it is a frame that was under way.
   bool OnHave(const CapacityPeer& p, const CapacityMessage& m);
   // True once for a candidate: it has every ledger.
   bool Completes();
-  void SayAgain(Instant now);
+  void SayAgain(BootInstant now);
 
   // REQUIRES of what is read into: the members and the books were read.
   static void Fields(auto& state, auto& self) {
@@ -53,9 +53,9 @@ class CapacityLogging {
     }
   }
 
-  bool Fine(const CapacityBond& b, Instant now) const;
+  bool Fine(const CapacityBond& b, BootInstant now) const;
   // The next member after that one that is there; null: there is none but that one.
-  CapacityPeer* FriendAfter(std::size_t number, Instant now);
+  CapacityPeer* FriendAfter(std::size_t number, BootInstant now);
   CapacityMessage& Frame(const CapacityBond& to);
   void Note(std::uint32_t id, CapacityMessage& m);
   void Logged(std::uint32_t id);
@@ -67,7 +67,7 @@ class CapacityLogging {
   Ledgers& ledgers_;
   CapacityGifts& gifts_;
   std::deque<CapacityFlight> flights_;
-  std::optional<Instant> asked_at_;    // the friend has answered nothing since; none: there is nothing to answer
+  std::optional<BootInstant> asked_at_;    // the friend has answered nothing since; none: there is nothing to answer
   std::uint64_t bindings_ = 0;
   std::size_t behind_ = 0;    // ledgers that the candidate has not got yet
   bool heading_ = false;      // a frame is due even if no ledger has changed

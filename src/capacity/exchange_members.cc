@@ -6,7 +6,7 @@
 
 namespace dthrottle {
 
-CapacityMembers::CapacityMembers(std::string self, CapacitySettings wanted, Instant now)
+CapacityMembers::CapacityMembers(std::string self, CapacitySettings wanted, BootInstant now)
     : self_(std::move(self)), wanted_(std::move(wanted)), active_(wanted_), since_(now) {
   DT_CHECK(CheckCapacitySettings(wanted_, self_).has_value());
   Use();
@@ -53,7 +53,7 @@ CapacityPeer* CapacityMembers::Find(std::string_view name) const {
   return at == by_name_.end() ? nullptr : at->second;
 }
 
-std::size_t CapacityMembers::CountUp(const std::vector<std::string>& names, Instant now,
+std::size_t CapacityMembers::CountUp(const std::vector<std::string>& names, BootInstant now,
                                      const CapacityPeer* without) const {
   return static_cast<std::size_t>(std::ranges::count_if(names, [&](const std::string& name) {
     const CapacityPeer* const p = Find(name);
@@ -61,7 +61,7 @@ std::size_t CapacityMembers::CountUp(const std::vector<std::string>& names, Inst
   }));
 }
 
-bool CapacityMembers::IsCoordinator(Instant now) const {
+bool CapacityMembers::IsCoordinator(BootInstant now) const {
   for (const std::string& name : wanted_witnesses_) {
     if (IsSelf(name)) return true;
     if (const CapacityPeer& p = peer(name); Up(p, now) && !p.trust.PassedOver(now)) return false;
@@ -69,7 +69,7 @@ bool CapacityMembers::IsCoordinator(Instant now) const {
   return false;
 }
 
-bool CapacityMembers::Leads(const CapacityPeer& p, Instant now) const {
+bool CapacityMembers::Leads(const CapacityPeer& p, BootInstant now) const {
   for (const std::string& name : wanted_witnesses_) {
     if (name == p.name) return !p.trust.PassedOver(now);
     if (IsSelf(name)) continue;
@@ -80,7 +80,7 @@ bool CapacityMembers::Leads(const CapacityPeer& p, Instant now) const {
   return false;
 }
 
-CapacityPeer* CapacityMembers::Leader(Instant now) const {
+CapacityPeer* CapacityMembers::Leader(BootInstant now) const {
   for (const std::string& name : wanted_witnesses_) {
     CapacityPeer* const p = Find(name);
     if (p != nullptr && Up(*p, now) && !p->trust.PassedOver(now)) return p;
@@ -88,7 +88,7 @@ CapacityPeer* CapacityMembers::Leader(Instant now) const {
   return nullptr;
 }
 
-bool CapacityMembers::StandsIn(Instant now) const {
+bool CapacityMembers::StandsIn(BootInstant now) const {
   return std::ranges::any_of(peers_, [&](const auto& p) { return p.second.trust.PassedOver(now); });
 }
 

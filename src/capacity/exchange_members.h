@@ -29,16 +29,16 @@ struct CapacityPeer {
   explicit CapacityPeer(std::string_view its_name) : name(its_name) {}
 
   const std::string name;
-  std::optional<Instant> heard;
+  std::optional<BootInstant> heard;
   std::uint64_t digest = 0, generation = 0, epoch = 0;    // as it said last
   bool wishes = false;                                    // for a new generation
   MemberBits seats;
-  Instant epoch_since = Instant::min();
+  BootInstant epoch_since = BootInstant::min();
   // As a witness for us.
-  Instant granted_until = Instant::min();
+  BootInstant granted_until = BootInstant::min();
   std::uint64_t granted_binding = 0;
   LeaderTrust trust;                 // as the witness that begins generations
-  std::optional<Instant> refused;    // when its promise of a later number last ended an attempt
+  std::optional<BootInstant> refused;    // when its promise of a later number last ended an attempt
   int slot = -1;                     // of the edge, if it is a neighbour
 
   static void Fields(auto& state, auto& self) {
@@ -51,7 +51,7 @@ class CapacityMembers {
  public:
   using Peers = std::map<std::string, CapacityPeer, std::less<>>;
 
-  CapacityMembers(std::string self, CapacitySettings wanted, Instant now);
+  CapacityMembers(std::string self, CapacitySettings wanted, BootInstant now);
 
   // Other settings. They are in force after Adopt().
   void Want(CapacitySettings settings);
@@ -76,26 +76,27 @@ class CapacityMembers {
 
   // The time after which a member that says nothing is silent.
   Duration patience() const { return patience_; }
-  bool Up(const CapacityPeer& peer, Instant now) const { return peer.heard && now - *peer.heard <= patience_; }
+  bool Up(const CapacityPeer& peer, BootInstant now) const { return peer.heard && now - *peer.heard <= patience_; }
   // How many of these members are there, this host included and `without` not.
-  std::size_t CountUp(const std::vector<std::string>& names, Instant now, const CapacityPeer* without = nullptr) const;
+  std::size_t CountUp(const std::vector<std::string>& names, BootInstant now,
+                      const CapacityPeer* without = nullptr) const;
   // True while a member that was not heard yet may still be there.
-  bool Fresh(Instant now, int times = 1) const { return now - since_ <= times * patience_; }
+  bool Fresh(BootInstant now, int times = 1) const { return now - since_ <= times * patience_; }
   // Nobody is silent because this host was away.
-  void Resume(Instant now) { since_ = now; }
+  void Resume(BootInstant now) { since_ = now; }
 
   // ---- Witnesses ----
 
   const std::vector<std::string>& wanted_witnesses() const { return wanted_witnesses_; }
   const std::vector<std::string>& witnesses() const { return witnesses_; }
   // The first witness that is there begins new generations.
-  bool IsCoordinator(Instant now) const;
+  bool IsCoordinator(BootInstant now) const;
   // Whether `p` is the first of the other witnesses that may be there: only it is believed when it begins a generation
   // or tells of one.
-  bool Leads(const CapacityPeer& p, Instant now) const;
+  bool Leads(const CapacityPeer& p, BootInstant now) const;
   // The first of the other witnesses that is there and is not passed over.
-  CapacityPeer* Leader(Instant now) const;
-  bool StandsIn(Instant now) const;    // the leader stands in for a witness that is passed over
+  CapacityPeer* Leader(BootInstant now) const;
+  bool StandsIn(BootInstant now) const;    // the leader stands in for a witness that is passed over
 
   static void Fields(auto& state, auto& self) {
     std::uint64_t left = self.peers_.size();
@@ -122,7 +123,7 @@ class CapacityMembers {
   Duration patience_{};
   Peers peers_;
   std::unordered_map<std::string_view, CapacityPeer*> by_name_;    // of the same, for every frame
-  Instant since_;
+  BootInstant since_;
 };
 
 }    // namespace dthrottle

@@ -16,7 +16,7 @@ constexpr std::uint32_t kLifeVersion = 3;
 }    // namespace
 
 ExchangeState::ExchangeState(const CapacityExchange::Options& options, CapacitySettings settings,
-                             CapacityTransport& transport, Prng prng, Instant now)
+                             CapacityTransport& transport, Prng prng, BootInstant now)
     : core(options, std::move(settings), transport, now), generations(core, books, gifts, audits, now) {
   const auto interval = static_cast<std::uint64_t>(members.wanted().interval.count());
   next_round_ = now + Duration(static_cast<Duration::rep>(prng.Below(interval)));
@@ -29,7 +29,7 @@ void ExchangeState::SetSettings(CapacitySettings settings) {
   if (members.settled()) core.UpdateStanding();
 }
 
-Instant ExchangeState::Tick(Instant now) {
+BootInstant ExchangeState::Tick(BootInstant now) {
   if (now < next_round_) return next_round_;
   const Duration interval = members.active().interval;
   next_round_ = std::max(next_round_ + interval, now + interval / 2);
@@ -53,7 +53,7 @@ Instant ExchangeState::Tick(Instant now) {
   return next_round_;
 }
 
-void ExchangeState::OnMessage(std::string_view proven, Instant now) {
+void ExchangeState::OnMessage(std::string_view proven, BootInstant now) {
   CapacityPeer* const p = members.Find(in.host);
   if (p == nullptr || (!proven.empty() && proven != in.host)) {
     ++core.counts.strangers;
@@ -63,7 +63,7 @@ void ExchangeState::OnMessage(std::string_view proven, Instant now) {
   Dispatch(*p, now);
 }
 
-void ExchangeState::Dispatch(CapacityPeer& p, Instant now) {
+void ExchangeState::Dispatch(CapacityPeer& p, BootInstant now) {
   switch (in.kind) {
     case CapacityKind::kBeat:
       return OnBeat(p, in, now);
@@ -96,7 +96,7 @@ void ExchangeState::Dispatch(CapacityPeer& p, Instant now) {
   }
 }
 
-void ExchangeState::SendBeats(Instant now) {
+void ExchangeState::SendBeats(BootInstant now) {
   std::set<std::string_view> to(members.witnesses().begin(), members.witnesses().end());
   to.insert(members.wanted_witnesses().begin(), members.wanted_witnesses().end());
   // Without a generation the others would hear one witness only, the one that begins it.
@@ -118,7 +118,7 @@ void ExchangeState::SendBeats(Instant now) {
   }
 }
 
-const std::string& ExchangeState::Beat(Instant now) {
+const std::string& ExchangeState::Beat(BootInstant now) {
   CapacityMessage& m = core.Fresh(CapacityKind::kBeat);
   m.sent = now.time_since_epoch().count();
   m.digest = members.wanted_digest();
@@ -129,7 +129,7 @@ const std::string& ExchangeState::Beat(Instant now) {
   return core.Encoded();
 }
 
-void ExchangeState::OnSelf(Instant now) {
+void ExchangeState::OnSelf(BootInstant now) {
   if (!IsIn(members.witnesses(), members.self())) return;
   const std::uint64_t binding = core.bonds.NumberToSay();
   if (core.witness.OnBeat(members.self(), core.generation.number, core.life.epoch, binding, now) ==
@@ -140,7 +140,7 @@ void ExchangeState::OnSelf(Instant now) {
   CountGrants();
 }
 
-void ExchangeState::OnBeat(CapacityPeer& p, const CapacityMessage& m, Instant now) {
+void ExchangeState::OnBeat(CapacityPeer& p, const CapacityMessage& m, BootInstant now) {
   p.digest = m.digest;
   p.generation = m.generation;
   p.wishes = m.last;
@@ -162,9 +162,9 @@ void ExchangeState::OnBeat(CapacityPeer& p, const CapacityMessage& m, Instant no
   core.Send(p.name);
 }
 
-void ExchangeState::OnGrant(CapacityPeer& p, const CapacityMessage& m, Instant now) {
+void ExchangeState::OnGrant(CapacityPeer& p, const CapacityMessage& m, BootInstant now) {
   if (m.generation != core.generation.number || m.to_epoch != core.life.epoch) return;
-  const Instant sent(Duration(m.sent));
+  const BootInstant sent(Duration(m.sent));
   if (sent > now) return;
   p.granted_until = std::max(p.granted_until, sent + members.active().lease);
   p.granted_binding = std::max(p.granted_binding, m.binding);
@@ -172,12 +172,12 @@ void ExchangeState::OnGrant(CapacityPeer& p, const CapacityMessage& m, Instant n
   logging.Commit();
 }
 
-void ExchangeState::OnDead(const CapacityPeer& p, const CapacityMessage& m, Instant now) {
+void ExchangeState::OnDead(const CapacityPeer& p, const CapacityMessage& m, BootInstant now) {
   if (!IsIn(members.witnesses(), p.name)) return;
   if (core.IsOurs(m) && m.to_epoch == core.life.epoch && now >= core.life.leased_until) NewLife();
 }
 
-void ExchangeState::OnHave(CapacityPeer& p, const CapacityMessage& m, Instant now) {
+void ExchangeState::OnHave(CapacityPeer& p, const CapacityMessage& m, BootInstant now) {
   if (m.generation != core.generation.number || m.to_epoch != core.life.epoch) return;
   switch (CapacityKind{static_cast<std::uint8_t>(m.answered)}) {
     case CapacityKind::kGifts:
@@ -191,7 +191,7 @@ void ExchangeState::OnHave(CapacityPeer& p, const CapacityMessage& m, Instant no
   }
 }
 
-void ExchangeState::OnHaveLog(const CapacityPeer& p, const CapacityMessage& m, Instant now) {
+void ExchangeState::OnHaveLog(const CapacityPeer& p, const CapacityMessage& m, BootInstant now) {
   if (!logging.OnHave(p, m)) return;
   if (logging.Completes()) {
     SendBeats(now);    // so that witnesses learn of it at once
@@ -201,7 +201,7 @@ void ExchangeState::OnHaveLog(const CapacityPeer& p, const CapacityMessage& m, I
   gifts.Flush(now);
 }
 
-void ExchangeState::OnCommit(CapacityPeer& p, const CapacityMessage& m, Instant now) {
+void ExchangeState::OnCommit(CapacityPeer& p, const CapacityMessage& m, BootInstant now) {
   if (!generations.Accepts(p, m, now)) return;
   const bool stopped = core.generation.frozen();
   Join(m, now);
@@ -209,7 +209,7 @@ void ExchangeState::OnCommit(CapacityPeer& p, const CapacityMessage& m, Instant 
 }
 
 void ExchangeState::CountGrants() {
-  std::vector<Instant> until;
+  std::vector<BootInstant> until;
   for (const std::string& name : members.witnesses()) {
     until.push_back(members.IsSelf(name) ? core.life.self_until : members.peer(name).granted_until);
   }
@@ -223,7 +223,7 @@ void ExchangeState::NewLife() {
   ++core.counts.fenced;
   ++core.life.epoch;
   core.generation.entitled_to = 0;
-  core.generation.kept_until = Instant::min();
+  core.generation.kept_until = BootInstant::min();
   core.life.seats = MemberBits();
   BeginLedgers();
 }
@@ -231,10 +231,10 @@ void ExchangeState::NewLife() {
 void ExchangeState::BeginLedgers() {
   CapacityLife& life = core.life;
   life.secured = life.seats;
-  life.self_until = life.leased_until = Instant::min();
+  life.self_until = life.leased_until = BootInstant::min();
   life.self_binding = 0;
   for (auto& [name, peer] : members.peers()) {
-    peer.granted_until = Instant::min();
+    peer.granted_until = BootInstant::min();
     peer.granted_binding = 0;
   }
   ++core.standing.serial;
@@ -246,7 +246,7 @@ void ExchangeState::BeginLedgers() {
   books.Begin();
 }
 
-void ExchangeState::Conclude(const std::optional<CapacityMessage>& agreed, Instant now) {
+void ExchangeState::Conclude(const std::optional<CapacityMessage>& agreed, BootInstant now) {
   if (!agreed) return;
   Join(*agreed, now);
   for (const std::string& name : members.wanted().members) {
@@ -254,7 +254,7 @@ void ExchangeState::Conclude(const std::optional<CapacityMessage>& agreed, Insta
   }
 }
 
-void ExchangeState::Join(const CapacityMessage& m, Instant now) {
+void ExchangeState::Join(const CapacityMessage& m, BootInstant now) {
   generations.Enter(m, now);
   heir.Forget();
   audits.Forget();
@@ -286,7 +286,7 @@ std::string ExchangeState::Life() const {
   return state.Take();
 }
 
-bool ExchangeState::Resume(std::string_view life, Instant now) {
+bool ExchangeState::Resume(std::string_view life, BootInstant now) {
   StateReader state(life);
   std::uint32_t version = 0;
   std::string name;

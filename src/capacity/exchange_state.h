@@ -22,7 +22,7 @@ namespace dthrottle {
 struct ExchangeState {
   // REQUIRES: as CapacityExchange.
   ExchangeState(const CapacityExchange::Options& options, CapacitySettings settings, CapacityTransport& transport,
-                Prng prng, Instant now);
+                Prng prng, BootInstant now);
 
   // From now on `exchange` does without these rules.
   static void LeaveOut(CapacityExchange& exchange, const CapacityAblation& rules) {
@@ -32,14 +32,14 @@ struct ExchangeState {
 
   void SetSettings(CapacitySettings settings);
   // What core.counts and `in` have received.
-  void OnMessage(std::string_view proven, Instant now);
-  Instant Tick(Instant now);
+  void OnMessage(std::string_view proven, BootInstant now);
+  BootInstant Tick(BootInstant now);
 
   // ---- Over a restart ----
 
   std::string Life() const;
   // Goes on with a life that Life() has written. False: it cannot, and this object is of no use any more.
-  bool Resume(std::string_view life, Instant now);
+  bool Resume(std::string_view life, BootInstant now);
 
   CapacityCore core;
   CapacityMembers& members = core.members;
@@ -52,28 +52,28 @@ struct ExchangeState {
   CapacityMessage in;
 
  private:
-  void Dispatch(CapacityPeer& p, Instant now);
-  void SendBeats(Instant now);
-  const std::string& Beat(Instant now);
+  void Dispatch(CapacityPeer& p, BootInstant now);
+  void SendBeats(BootInstant now);
+  const std::string& Beat(BootInstant now);
   // A host that is a witness itself.
-  void OnSelf(Instant now);
-  void OnBeat(CapacityPeer& p, const CapacityMessage& m, Instant now);
-  void OnGrant(CapacityPeer& p, const CapacityMessage& m, Instant now);
-  void OnDead(const CapacityPeer& p, const CapacityMessage& m, Instant now);
-  void OnHave(CapacityPeer& p, const CapacityMessage& m, Instant now);
-  void OnHaveLog(const CapacityPeer& p, const CapacityMessage& m, Instant now);
-  void OnCommit(CapacityPeer& p, const CapacityMessage& m, Instant now);
+  void OnSelf(BootInstant now);
+  void OnBeat(CapacityPeer& p, const CapacityMessage& m, BootInstant now);
+  void OnGrant(CapacityPeer& p, const CapacityMessage& m, BootInstant now);
+  void OnDead(const CapacityPeer& p, const CapacityMessage& m, BootInstant now);
+  void OnHave(CapacityPeer& p, const CapacityMessage& m, BootInstant now);
+  void OnHaveLog(const CapacityPeer& p, const CapacityMessage& m, BootInstant now);
+  void OnCommit(CapacityPeer& p, const CapacityMessage& m, BootInstant now);
   // The lease lasts as long as a majority of witnesses says.
   void CountGrants();
   // What this host had is another's now: begin with nothing, and earn (rule 6).
   void NewLife();
   void BeginLedgers();
   // Begins a generation that was agreed upon, and says so.
-  void Conclude(const std::optional<CapacityMessage>& agreed, Instant now);
-  void Join(const CapacityMessage& m, Instant now);
+  void Conclude(const std::optional<CapacityMessage>& agreed, BootInstant now);
+  void Join(const CapacityMessage& m, BootInstant now);
   static void Fields(auto& state, auto& self);
 
-  Instant next_round_{};
+  BootInstant next_round_{};
   bool was_leased_ = false;
 };
 

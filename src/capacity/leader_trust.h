@@ -16,10 +16,10 @@ class LeaderTrust {
  public:
   static constexpr int kPatience = 4;    // times the patience: trouble until a witness is passed over
 
-  bool PassedOver(Instant now) const { return now < passed_until_; }
+  bool PassedOver(BootInstant now) const { return now < passed_until_; }
 
   // For trouble that lasted so long while this witness led. True if it is passed over from now on.
-  bool Blame(Duration time, Duration patience, Instant now) {
+  bool Blame(Duration time, Duration patience, BootInstant now) {
     blame_ += time;
     if (blame_ < kPatience * patience) return false;
     blame_ = Duration();
@@ -34,14 +34,14 @@ class LeaderTrust {
     passed_ = std::max(passed_ - time / kForgiving, Duration());
   }
 
-  void TrustAgain() { passed_until_ = Instant::min(); }
+  void TrustAgain() { passed_until_ = BootInstant::min(); }
 
  private:
   static constexpr int kForgiving = 16;                      // rounds without trouble make up for one in trouble
   static constexpr int kPassedMin = 8, kPassedMax = 1024;    // times the patience
 
   Duration blame_{}, passed_{};    // passed_: for how long it was passed over last
-  Instant passed_until_ = Instant::min();
+  BootInstant passed_until_ = BootInstant::min();
 };
 
 }    // namespace dthrottle

@@ -12,19 +12,19 @@ constexpr Duration kSaidLasts = std::chrono::seconds(10);
 
 }    // namespace
 
-void ShareSums::Look(const CapacityKey& key, Instant now) {
+void ShareSums::Look(const CapacityKey& key, BootInstant now) {
   if (tags_.size() >= kAskedMax && !tags_.contains(key)) return;
   tags_[key].looked = now;
 }
 
-std::vector<CapacityKey> ShareSums::Wanted(Instant now) {
+std::vector<CapacityKey> ShareSums::Wanted(BootInstant now) {
   std::erase_if(tags_, [now](const auto& tag) { return now - tag.second.looked > kLookLasts; });
   std::vector<CapacityKey> keys;
   for (const auto& [key, tag] : tags_) keys.push_back(key);
   return keys;
 }
 
-void ShareSums::Ask(const CapacityKey& key, std::uint64_t number, Parts own, Instant now) {
+void ShareSums::Ask(const CapacityKey& key, std::uint64_t number, Parts own, BootInstant now) {
   Tag& tag = tags_.at(key);
   tag.before = std::exchange(tag.last, {number, now, own, {}});
 }
@@ -39,7 +39,7 @@ void ShareSums::Forget() {
   for (auto& [key, tag] : tags_) tag.before = tag.last = {};
 }
 
-CapacitySum ShareSums::Sum(const CapacityKey& key, Parts own, Instant now) const {
+CapacitySum ShareSums::Sum(const CapacityKey& key, Parts own, BootInstant now) const {
   if (const auto at = tags_.find(key); at != tags_.end()) {
     const auto& [looked, before, last] = at->second;
     const Asked& asked = last.members.size() >= before.members.size() ? last : before;

@@ -49,7 +49,7 @@ bool Witness::IsSaved(std::string_view head) {
 }
 
 Witness::Answer Witness::OnBeat(std::string_view host, std::uint64_t generation, std::uint64_t life,
-                                std::uint64_t binding, Instant now) {
+                                std::uint64_t binding, BootInstant now) {
   if (generation != saved_.promised || generation == 0) return Answer::kNothing;
   auto at = seen_.find(host);
   if (at == seen_.end()) at = seen_.emplace(std::string(host), Seen()).first;
@@ -66,7 +66,7 @@ Witness::Answer Witness::OnBeat(std::string_view host, std::uint64_t generation,
 }
 
 std::optional<std::uint64_t> Witness::OnFence(std::string_view host, std::uint64_t generation, std::uint64_t life,
-                                              bool& changed, Instant now) {
+                                              bool& changed, BootInstant now) {
   changed = false;
   if (generation != saved_.promised || generation == 0) return std::nullopt;
   const auto at = seen_.find(host);
@@ -81,9 +81,9 @@ std::optional<std::uint64_t> Witness::OnFence(std::string_view host, std::uint64
   return life == seen.life ? seen.binding : life == seen.former_life ? seen.former_binding : 0;
 }
 
-bool Witness::Lapsed(std::string_view host, Instant now) const {
+bool Witness::Lapsed(std::string_view host, BootInstant now) const {
   const auto at = seen_.find(host);
-  const Instant granted = at == seen_.end() ? since_ : at->second.granted.value_or(since_);
+  const BootInstant granted = at == seen_.end() ? since_ : at->second.granted.value_or(since_);
   return now - std::max(granted, since_) > patience_;
 }
 

@@ -34,7 +34,7 @@ class Witness {
   static bool IsSaved(std::string_view head);
 
   // Has granted nothing since `now`, but an earlier life of it may have just before.
-  Witness(Saved saved, Instant now) : saved_(std::move(saved)), since_(now) {}
+  Witness(Saved saved, BootInstant now) : saved_(std::move(saved)), since_(now) {}
 
   // How long after a grant nobody can hold it any more.
   void SetPatience(Duration patience) { patience_ = patience; }
@@ -43,16 +43,16 @@ class Witness {
   std::uint64_t promised() const { return saved_.promised; }
 
   Answer OnBeat(std::string_view host, std::uint64_t generation, std::uint64_t life, std::uint64_t binding,
-                Instant now);
+                BootInstant now);
 
   // Whether the life is over, for good from now on, and under which binding it was heard last; 0: it does not know.
   // Says nothing about a life that it never heard: a liar could name one that the host has yet to live.
   // `changed`: save before it is said.
   std::optional<std::uint64_t> OnFence(std::string_view host, std::uint64_t generation, std::uint64_t life,
-                                       bool& changed, Instant now);
+                                       bool& changed, BootInstant now);
 
   // No lease from it is left.
-  bool Lapsed(std::string_view host, Instant now) const;
+  bool Lapsed(std::string_view host, BootInstant now) const;
 
   // Grants for no other from now on. REQUIRES: generation > promised(). Save before it is said.
   void Promise(std::uint64_t generation);
@@ -61,7 +61,7 @@ class Witness {
   void SetReserve(std::uint64_t parts) { saved_.reserve = parts; }
 
   // It has heard nothing for a while, and gives everybody the time that it takes to be heard.
-  void Resume(Instant now) { since_ = now; }
+  void Resume(BootInstant now) { since_ = now; }
 
   static void Fields(auto& state, auto& self) { state(self.saved_, self.whole_, self.seen_); }
 
@@ -69,7 +69,7 @@ class Witness {
   struct Seen {
     std::uint64_t life = 0, binding = 0;
     std::uint64_t former_life = 0, former_binding = 0;
-    std::optional<Instant> granted;
+    std::optional<BootInstant> granted;
 
     static void Fields(auto& state, auto& self) {
       state(self.life, self.binding, self.former_life, self.former_binding, self.granted);
@@ -77,7 +77,7 @@ class Witness {
   };
 
   Saved saved_;
-  Instant since_;
+  BootInstant since_;
   Duration patience_{};
   bool whole_ = false;
   std::map<std::string, Seen, std::less<>> seen_;

@@ -22,6 +22,7 @@
 #include "io/clock.h"
 #include "io/fresh.h"
 #include "io/thread_pool.h"
+#include "share/ways.h"
 
 namespace dthrottle {
 
@@ -181,6 +182,7 @@ void Daemon::MakeLimiter() {
   running_->table_limiter =
       std::make_unique<Limiter>(running_->memory->bytes(), ReadBootId(), keys, std::move(amended.rules),
                                 settings_.query.threads, running_->started, std::move(left.bytes), before);
+  running_->table_limiter->ways().Get<Division>().ReadBootClock(BootNow);
   SayTable(before != nullptr);
 }
 
@@ -191,11 +193,11 @@ std::shared_ptr<const Rulebook> Daemon::RulesOf(std::uint64_t fingerprint) const
 }
 
 void Daemon::SayTable(bool other_rules) {
-  const std::string size = FormatBytes(settings_.table.memory);
-  if (settings_.table.file.empty()) {
   if (!settings_.table.file.empty() && ReadBootId() == kUnknownBoot) {
     log_.Warning("table: cannot read {}, so what is kept is kept over a reboot too", kBootIdFile);
   }
+  const std::string size = FormatBytes(settings_.table.memory);
+  if (settings_.table.file.empty()) {
     log_.Notice("table: {} of memory, {} tags kept, lost when this process ends", size,
                 running_->table_limiter->table().counts().tags);
   } else if (running_->table_limiter->discarded().empty()) {

@@ -29,7 +29,7 @@ void LendReserve(const Settings& settings, Limiter& limiter) {
   const double part = capacity.reserve / static_cast<double>(hosts);
   limiter.ways().Get<Division>().ChangeParts([&](PartTable& parts) {
     parts.ForgetParts();
-    parts.Lend({part, part, Instant::max()});
+    parts.Lend({part, part, BootInstant::max()});
   });
 }
 

@@ -283,7 +283,7 @@ void Peering::Close() {
 }
 
 std::optional<LeasePart> Peering::PartForLeases(std::string_view tag, const LeaseUse& use) {
-  if (!shares_) return LeasePart{1, 1, Instant::max()};
+  if (!shares_) return LeasePart{1, 1, BootInstant::max()};
   Dividing* const divided = dividing();
   return divided != nullptr ? divided->Lease(tag, use, Now()) : std::nullopt;
 }

@@ -149,7 +149,7 @@ struct PeerThread::Impl final : Transport, Carrier::Listener, CapacityTransport 
 
 void PeerThread::Impl::StartCapacity() {
   if (!options.capacity) return capacity.reset();
-  if (capacity) return capacity->SetSettings(options.capacity->settings, now);
+  if (capacity) return capacity->SetSettings(options.capacity->settings, BootNow());
   CapacityExchange::Options start;
   start.name = options.exchange.name;
   start.incarnation = NextIncarnation(options.capacity->state_file, milliseconds(1), kCapacityIncarnationsMax);
@@ -158,7 +158,7 @@ void PeerThread::Impl::StartCapacity() {
   }
   start.life = std::exchange(options.capacity_life, {});
   capacity = std::make_unique<CapacityExchange>(std::move(start), options.capacity->settings, *this,
-                                                Prng(options.seed ^ 0x6361706163697479), now);
+                                                Prng(options.seed ^ 0x6361706163697479), BootNow());
   rings.told = {};
 }
 
@@ -177,12 +177,13 @@ void PeerThread::Impl::Save(std::string_view state) {
 void PeerThread::Impl::OnCapacityFrame(std::string_view proven, std::string_view frame) {
   if (options.exchange.identities_proven && proven.empty()) return void(++counts.malformed);
   const std::lock_guard lock(capacity_mutex);
-  if (capacity) capacity->OnMessage(proven, frame, now);
+  if (capacity) capacity->OnMessage(proven, frame, BootNow());
 }
 
 Instant PeerThread::Impl::TickCapacity() {
   const std::lock_guard lock(capacity_mutex);
-  return rings.Turn(capacity.get(), now);
+  const BootInstant begun = BootNow(), next = rings.Turn(capacity.get(), begun);
+  return next == BootInstant::max() ? Instant::max() : now + (next - begun);
 }
 
 // ---- The thread ----
@@ -305,7 +306,7 @@ void PeerThread::Impl::Watch() {
     if (!peer.name.empty() && peer.state != PeerState::kSelf) by_name[peer.name] = peer.link;
   }
   Copy looked{std::move(peers), exchange_counts, std::move(owners), counts,
-              capacity ? capacity->Counts(now) : CapacityCounts()};
+              capacity ? capacity->Counts(BootNow()) : CapacityCounts()};
   const std::lock_guard lock(mutex);
   copy = std::move(looked);
 }
@@ -344,9 +345,8 @@ bool PeerThread::resumed() const {
 
 bool PeerThread::Drain() {
   Impl& i = *impl_;
-  const Instant now = Now();
-  if (i.capacity) i.rings.Drain(*i.capacity, now);
-  return i.exchange.Drain(now) && i.rings.from_capacity.empty();
+  if (i.capacity) i.rings.Drain(*i.capacity, BootNow());
+  return i.exchange.Drain(Now()) && i.rings.from_capacity.empty();
 }
 
 std::string PeerThread::ExchangeLife() {

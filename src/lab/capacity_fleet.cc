@@ -195,8 +195,8 @@ void CapacityFleet::Recount(std::uint32_t host) {
   }
   lease_ends_[host] = WorldTime::max();
   if (h.exchange == nullptr) return;
-  const Instant until = h.exchange->standing().valid_until;
-  if (Local(h) < until && until != Instant::max()) lease_ends_[host] = h.clock.When(until);
+  const BootInstant until = h.exchange->standing().valid_until;
+  if (Local(h) < until && until != BootInstant::max()) lease_ends_[host] = h.clock.When(OffBootClock(until));
 }
 
 // After something happened, to that host if it was one.
@@ -217,7 +217,7 @@ void CapacityFleet::Wake(std::uint32_t host) {
   Host& h = hosts_[host];
   if (h.exchange == nullptr) return;
   if (World::now() < h.paused_until) return WakeAt(host, h.paused_until);
-  const Instant next = h.exchange->Tick(Local(h));
+  const Instant next = OffBootClock(h.exchange->Tick(Local(h)));
   Took(host);
   WakeAt(host, std::max(h.clock.When(next), World::now() + 1us));
 }

@@ -94,7 +94,7 @@ class CapacityFleet final : private World {
   static constexpr Parts kUnsaid = ~Parts{0};
 
   CapacitySettings SettingsFor(const Host& host) const;
-  Instant Local(const Host& host) const { return host.clock.Local(World::now()); }
+  BootInstant Local(const Host& host) const { return OnBootClock(host.clock.Local(World::now())); }
   void Start(std::uint32_t host, std::string life = {});
   void Deliver(Parcel parcel) override;
   void Wake(std::uint32_t host) override;

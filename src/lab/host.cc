@@ -66,13 +66,13 @@ std::uint32_t HostNumber(std::string_view name) {
 SimHost::Halves::Halves(SimHost& host, Division& division, const CapacitySettings& settings, Instant now)
     : rings(host.options_.hand_over_max),
       exchange({.name = HostName(host.number_), .incarnation = host.lives_, .saved = host.saved_}, settings, host,
-               Prng(host.prng_.Next()), now),
+               Prng(host.prng_.Next()), OnBootClock(now)),
       dividing(division, rings.to_capacity, rings.from_capacity, settings.tags_max, settings.interval, now) {}
 
 Instant SimHost::Halves::Work(Instant now) {
   Instant next;
   do {
-    next = rings.Turn(&exchange, now);
+    next = OffBootClock(rings.Turn(&exchange, OnBootClock(now)));
     while (dividing.Work(now)) continue;
   } while (!rings.to_capacity.empty() || !rings.from_capacity.empty());
   return std::min(next, dividing.next());
@@ -138,13 +138,13 @@ SimHost::Life::Life(SimHost& host, const HostOptions& options, Instant now)
   // Until others are heard: what nobody can have been given.
   const double part = options.capacity->reserve / static_cast<double>(options.hosts);
   Division& parts_here = limiter.ways().Get<Division>();
-  parts_here.ChangeParts([&](PartTable& parts) { parts.Lend({part, part, Instant::max()}); });
+  parts_here.ChangeParts([&](PartTable& parts) { parts.Lend({part, part, BootInstant::max()}); });
   division = std::make_unique<Halves>(host, parts_here, *options.capacity, now);
 }
 
 void SimHost::SetCapacity(const CapacitySettings& settings, WorldTime now) {
   options_.capacity = settings;
-  if (running() && life_->division) life_->division->exchange.SetSettings(settings, clock_.Local(now));
+  if (running() && life_->division) life_->division->exchange.SetSettings(settings, OnBootClock(clock_.Local(now)));
 }
 
 // Zeroes, in huge pages if the kernel grants them: the tables of a fleet fit in no cache, and then most of what a
@@ -374,7 +374,9 @@ void SimHost::Take(const Parcel& parcel, Instant now) {
     case Channel::kAnswer:
       return exchange.OnAnswer(parcel.from, *parcel.frame, now);
     case Channel::kCapacity:
-      if (life_->division != nullptr) life_->division->exchange.OnMessage(HostName(parcel.from), *parcel.frame, now);
+      if (life_->division != nullptr) {
+        life_->division->exchange.OnMessage(HostName(parcel.from), *parcel.frame, OnBootClock(now));
+      }
       return;
   }
 }

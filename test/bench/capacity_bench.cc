@@ -58,7 +58,7 @@ int main(int argc, char** argv) {
 
   std::vector<Wire> wires(hosts);
   std::vector<std::unique_ptr<CapacityExchange>> fleet;
-  Instant now = Instant(1000s);
+  BootInstant now = BootInstant(1000s);
   const CapacitySettings settings{.members = names, .graph = RegularTopology(hosts, 4)};
   for (std::uint32_t i = 0; i < hosts; ++i) {
     wires[i].host = i;

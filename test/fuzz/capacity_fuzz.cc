@@ -31,8 +31,8 @@ struct Hosts {
   }
 
   Hosts()
-      : a({.name = "a"}, Settings(), wire_a, Prng(1), Instant(1s)),
-        b({.name = "b"}, Settings(), wire_b, Prng(2), Instant(1s)) {
+      : a({.name = "a"}, Settings(), wire_a, Prng(1), BootInstant(1s)),
+        b({.name = "b"}, Settings(), wire_b, Prng(2), BootInstant(1s)) {
     wire_a.name = "b", wire_a.to = &b;
     wire_b.name = "a", wire_b.to = &a;
     for (int i = 0; i < 40; ++i) {
@@ -49,7 +49,7 @@ struct Hosts {
 
   Wire wire_a, wire_b;
   CapacityExchange a, b;
-  Instant now = Instant(1s);
+  BootInstant now = BootInstant(1s);
 };
 
 void Try(std::string_view frame) {

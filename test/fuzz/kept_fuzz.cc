@@ -35,7 +35,7 @@ struct Dividers {
   using Lives = std::array<std::string, 3>;
 
   // They go on with these lives; empty ones begin.
-  Dividers(const Lives& lives, Instant begin) : now(begin) {
+  Dividers(const Lives& lives, BootInstant begin) : now(begin) {
     for (std::size_t i = 0; i < lives.size(); ++i) {
       hosts.push_back(std::make_unique<CapacityExchange>(
           CapacityExchange::Options{.name = names[i], .incarnation = 1, .life = lives[i]},
@@ -60,23 +60,23 @@ struct Dividers {
   const char* names[3] = {"a", "b", "c"};
   Wire wires[3];
   std::vector<std::unique_ptr<CapacityExchange>> hosts;
-  Instant now;
+  BootInstant now;
 };
 
 // The lives of hosts that have given each other parts.
 Dividers::Lives LivesOfDividers() {
-  Dividers d({}, Instant(1s));
+  Dividers d({}, BootInstant(1s));
   const TagDemand much{{1, 1}, 1, 2.0}, little{{2, 2}, 1, 0.1};
   for (auto& host : d.hosts) host->SetDemand({&little, 1}, d.now);
   d.hosts[0]->SetDemand({&much, 1}, d.now);
-  while (d.now < kStopped) d.Run(1);
+  while (d.now < OnBootClock(kStopped)) d.Run(1);
   if (d.hosts[0]->Counts(d.now).gifts + d.hosts[1]->Counts(d.now).gifts == 0) std::abort();
   return {d.hosts[0]->Life(), d.hosts[1]->Life(), d.hosts[2]->Life()};
 }
 
 void TryCapacity(auto change) {
   static const Dividers::Lives lives = LivesOfDividers();
-  Dividers d({change(lives[0]), lives[1], lives[2]}, kStopped);
+  Dividers d({change(lives[0]), lives[1], lives[2]}, OnBootClock(kStopped));
   std::vector<TagShare> shares;
   while (d.hosts[0]->TakeShares(shares)) continue;
   d.Run(30);

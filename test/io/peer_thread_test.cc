@@ -273,10 +273,11 @@ TEST_CASE("hosts divide limits, and only who has a name's key speaks under it") 
   CapacityStanding standing;
   const auto begun = [&] {
     for (FromCapacity item; pair.a.thread->from_capacity().TryPop(item);) standing = item.standing.value_or(standing);
-    return standing.other == kWhole / 2 && standing.valid_until > Now();
+    return standing.other == kWhole / 2 && standing.valid_until > BootNow();
   };
   REQUIRE(Until(pair.nodes(), begun));
-  CHECK(pair.a.thread->LookAtCapacity([](const CapacityExchange& e) { CHECK(e.Members(Now()).front().name == "b"); }));
+  CHECK(pair.a.thread->LookAtCapacity(
+      [](const CapacityExchange& e) { CHECK(e.Members(BootNow()).front().name == "b"); }));
 
   CHECK(pair.a.thread->CapacityCountsNow().junk == 0);
   CHECK(pair.a.thread->CapacityCountsNow().strangers == 0);

@@ -2,7 +2,10 @@
 
 import glob
 import shutil
+import signal
+import struct
 import subprocess
+import time
 import unittest
 
 from daemon import BUILD, SANITIZED, fresh_directory
@@ -40,6 +43,41 @@ def drifting(ppm):
     if SANITIZED:
         raise unittest.SkipTest("NOT TESTED: a sanitizer wants to be loaded first")
     return "env", f"LD_PRELOAD={BUILD}/test/libdrifting_clock.so", f"DRIFT_PPM={ppm}"
+
+
+class Suspension:
+    """One daemon whose host can be suspended: it does nothing, and its CLOCK_MONOTONIC stands still meanwhile."""
+
+    def __init__(self):
+        if SANITIZED:
+            raise unittest.SkipTest("NOT TESTED: a sanitizer wants to be loaded first")
+        self._directory = fresh_directory()
+        self._file = self._directory / "suspended"
+        self._seconds = 0
+        self._write()
+
+    def _write(self):
+        with open(self._file, "r+b" if self._file.exists() else "wb") as file:
+            file.write(struct.pack("q", self._seconds))
+
+    def wrapper(self):
+        """Words in front of the command of the daemon."""
+        return "env", f"LD_PRELOAD={BUILD}/test/libsuspended_clock.so", f"SUSPENDED={self._file}"
+
+    def begin(self, daemon):
+        daemon.signal(signal.SIGSTOP)
+        self._began = time.monotonic()
+
+    def end(self, daemon):
+        self._seconds += int(time.monotonic() - self._began)
+        self._write()
+        daemon.signal(signal.SIGCONT)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        shutil.rmtree(self._directory, ignore_errors=True)
 
 
 class Date:

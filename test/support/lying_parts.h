@@ -178,7 +178,7 @@ class LyingParts {
   }
 
   struct Flight {
-    Instant at;
+    BootInstant at;
     std::size_t from, to;
     std::string frame;
   };
@@ -323,7 +323,7 @@ class LyingParts {
   std::uint32_t granted_ = 0;    // a bit for each host that the liar, as a witness, said was alive
   std::optional<Parts> claimed_;
   std::string failure_;
-  Instant now_ = Instant(std::chrono::seconds(1));
+  BootInstant now_ = BootInstant(std::chrono::seconds(1));
 };
 
 }    // namespace dthrottle::testing

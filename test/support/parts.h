@@ -8,7 +8,8 @@ namespace dthrottle::testing {
 
 // Every tag has `usual` of its limit on this host until then, and `reserve` afterwards.
 inline void LendParts(Host& host, double usual, double reserve = 0.01, Instant until = Instant::max()) {
-  host.limiter->ways().Get<Division>().ChangeParts([&](PartTable& parts) { parts.Lend({usual, reserve, until}); });
+  host.limiter->ways().Get<Division>().ChangeParts(
+      [&](PartTable& parts) { parts.Lend({usual, reserve, OnBootClock(until)}); });
 }
 
 }    // namespace dthrottle::testing

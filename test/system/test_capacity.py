@@ -10,6 +10,7 @@ import re
 import tempfile
 import time
 
+import clocks
 from common import ParallelTest, SystemTest, report
 from daemon import BUILD, DTHROTTLED, FIGURES, PATIENCE, ROOT, SANITIZED, Daemon, rule, run, wait_until
 from demand import Demand
@@ -24,13 +25,13 @@ LONG = 10    # a lease, in s, of hosts that have to keep their equal shares on a
 SLOW = 3 if SANITIZED else 1
 
 
-def fleet(rate, *, hosts, burst=None, interval=100, lease=2, degree=64, network=None, **capacity):
+def fleet(rate, *, hosts, burst=None, interval=100, lease=2, degree=64, network=None, wrappers=None, **capacity):
     """`interval` in ms, `lease` in s; both longer where daemons are slow, so that no lease lapses by itself: a neighbour
     inherits the equal share of a host whose lease has lapsed, and keeps it."""
     interval, lease = f"{interval * SLOW}ms", f"{lease * SLOW}s"
     names = [chr(ord("a") + i) for i in range(hosts)]
     return Fleet(rule(name="api", burst=burst or rate, rate=float(rate), share="capacity"), hosts=hosts, period="500ms",
-                 network=network, names=names,
+                 network=network, names=names, wrappers=wrappers,
                  capacity={"interval": interval, "lease": lease, "degree": degree, "members": names,
                            "reserve": RESERVE, **capacity})
 
@@ -378,6 +379,25 @@ class Faults(SystemTest):
                 self.assertEqual(alone.stats()["capacity_leased"], 0)
                 network.heal()
                 wait_until(lambda: parts([alone])[0] > 0.3, "it has its part again", 2 * PATIENCE)
+
+
+class Suspended(SystemTest):
+    def test_a_host_that_wakes_has_nothing_of_what_others_have_inherited(self):
+        with clocks.Suspension() as suspension, fleet(300, hosts=3, wrappers={0: suspension.wrapper()}) as hosts:
+            wait_until(lambda: all(divided(host)["leased"] for host in hosts), "all hosts have a lease")
+            sleeper, *others = hosts
+            share = wait_until(lambda: (part := parts([sleeper])[0]) > 0.3 and part, "it has its equal share")
+            suspension.begin(sleeper)
+
+            def inherited():
+                for host in others:
+                    host.served(TAG, 50)
+                return sum(parts(others)) > 1 - RESERVE / 3 - 0.01
+            wait_until(inherited, "the others have its share")
+            suspension.end(sleeper)
+            self.assertLess(sleeper.served(TAG, 300), 300 * (share / 2))
+            wait_until(lambda: divided(sleeper)["leased"], "it has a lease of a new life")
+            self.assertLess(sum(parts(hosts)), 1.001)
 
 
 class Reported(SystemTest):

@@ -181,7 +181,7 @@ TEST_CASE("a ledger never has more than the whole, and its edges keep their sums
 }
 
 TEST_CASE("a log keeps no more lists of neighbours' lives than it has records of") {
-  ClientLog log("a", 1, 1, 2, Instant(0s));
+  ClientLog log("a", 1, 1, 2, BootInstant(0s));
   CapacityMessage m;
   m.degree = 2;
   for (std::uint64_t i = 1; i <= 1000; ++i) {
@@ -235,7 +235,7 @@ TEST_CASE("a generation is one whole, all of it, or it does not begin") {
     void Save(std::string_view) override {}
   } wire;
   const CapacitySettings settings{.members = {"a", "b"}, .graph = CompleteTopology(2), .reserve = 0.1, .tags_max = 10};
-  CapacityExchange host({.name = "b"}, settings, wire, Prng(1), Instant(1s));
+  CapacityExchange host({.name = "b"}, settings, wire, Prng(1), BootInstant(1s));
   CapacityMessage commit;
   commit.kind = CapacityKind::kCommit;
   commit.host = "a";
@@ -250,8 +250,8 @@ TEST_CASE("a generation is one whole, all of it, or it does not begin") {
     std::string frame;
     commit.base = with;
     EncodeCapacity(commit, frame);
-    host.OnMessage("a", frame, Instant(2s));
-    return host.Counts(Instant(2s)).generation == commit.generation;
+    host.OnMessage("a", frame, BootInstant(2s));
+    return host.Counts(BootInstant(2s)).generation == commit.generation;
   };
   for (const Parts wrong : {Parts{0}, base - 1, base + 1, kWhole}) CHECK_FALSE(begins(wrong));
   CHECK(begins(base));
@@ -471,42 +471,42 @@ TEST_CASE("a neighbour is settled when a majority of witnesses says that its lif
 }
 
 TEST_CASE("a witness calls a life over when its lease has ended, and for good") {
-  Witness witness({}, Instant(0s));
+  Witness witness({}, BootInstant(0s));
   witness.SetPatience(10s);
   witness.Promise(1);
   witness.SetWhole(true);
   bool changed = false;
-  CHECK(witness.OnBeat("a", 1, 5, 2, Instant(20s)) == Witness::Answer::kGrant);
-  CHECK_FALSE(witness.OnFence("a", 1, 5, changed, Instant(30s)));
-  CHECK(witness.OnFence("a", 1, 5, changed, Instant(30s + 1ns)) == 2);
+  CHECK(witness.OnBeat("a", 1, 5, 2, BootInstant(20s)) == Witness::Answer::kGrant);
+  CHECK_FALSE(witness.OnFence("a", 1, 5, changed, BootInstant(30s)));
+  CHECK(witness.OnFence("a", 1, 5, changed, BootInstant(30s + 1ns)) == 2);
   CHECK(changed);
-  CHECK(witness.OnBeat("a", 1, 5, 2, Instant(31s)) == Witness::Answer::kDead);
-  CHECK(witness.OnBeat("a", 1, 6, 1, Instant(31s)) == Witness::Answer::kGrant);
-  CHECK(witness.OnFence("a", 1, 5, changed, Instant(31s)) == 2);    // a later life: at once
+  CHECK(witness.OnBeat("a", 1, 5, 2, BootInstant(31s)) == Witness::Answer::kDead);
+  CHECK(witness.OnBeat("a", 1, 6, 1, BootInstant(31s)) == Witness::Answer::kGrant);
+  CHECK(witness.OnFence("a", 1, 5, changed, BootInstant(31s)) == 2);    // a later life: at once
   CHECK_FALSE(changed);
 
   SECTION("over a restart too, when it does not know bindings any more, nor whom it granted what") {
     const auto saved = Witness::Decode(Witness::Encode(witness.saved()));
     REQUIRE(saved);
-    Witness again(*saved, Instant(40s));
+    Witness again(*saved, BootInstant(40s));
     again.SetPatience(10s);
-    CHECK(again.OnBeat("a", 1, 5, 2, Instant(41s)) == Witness::Answer::kDead);
-    CHECK_FALSE(again.Lapsed("b", Instant(50s)));
-    CHECK(again.Lapsed("b", Instant(50s + 1ns)));
-    CHECK(again.OnFence("a", 1, 5, changed, Instant(51s)) == 0);
+    CHECK(again.OnBeat("a", 1, 5, 2, BootInstant(41s)) == Witness::Answer::kDead);
+    CHECK_FALSE(again.Lapsed("b", BootInstant(50s)));
+    CHECK(again.Lapsed("b", BootInstant(50s + 1ns)));
+    CHECK(again.OnFence("a", 1, 5, changed, BootInstant(51s)) == 0);
   }
   SECTION("but not a life that it never heard, which the host may have yet to live") {
     changed = false;
-    CHECK_FALSE(witness.OnFence("a", 1, std::uint64_t{1} << 63, changed, Instant(99s)));
-    CHECK_FALSE(witness.OnFence("b", 1, 3, changed, Instant(99s)));
+    CHECK_FALSE(witness.OnFence("a", 1, std::uint64_t{1} << 63, changed, BootInstant(99s)));
+    CHECK_FALSE(witness.OnFence("b", 1, 3, changed, BootInstant(99s)));
     CHECK_FALSE(changed);
-    CHECK(witness.OnBeat("a", 1, 7, 1, Instant(99s)) == Witness::Answer::kGrant);
+    CHECK(witness.OnBeat("a", 1, 7, 1, BootInstant(99s)) == Witness::Answer::kGrant);
   }
   SECTION("and grants for the generation that it promised last, and no other") {
     witness.Promise(3);
-    CHECK(witness.OnBeat("a", 1, 6, 1, Instant(32s)) == Witness::Answer::kNothing);
-    CHECK(witness.OnBeat("a", 3, 6, 1, Instant(32s)) == Witness::Answer::kGrant);
-    CHECK_FALSE(witness.OnFence("a", 1, 6, changed, Instant(99s)));
+    CHECK(witness.OnBeat("a", 1, 6, 1, BootInstant(32s)) == Witness::Answer::kNothing);
+    CHECK(witness.OnBeat("a", 3, 6, 1, BootInstant(32s)) == Witness::Answer::kGrant);
+    CHECK_FALSE(witness.OnFence("a", 1, 6, changed, BootInstant(99s)));
   }
 }
 

@@ -98,6 +98,18 @@ TEST_CASE("a divided limit serves the usual part, and the reserve once nothing i
   CHECK(Served(host, "login:c", 200, kNow + 10500ms) == 5);
 }
 
+TEST_CASE("a host that wakes finds its parts over at the first query") {
+  Host host(kDivided);
+  Duration suspended{};
+  host.limiter->ways().Get<Division>().ReadBootClock([&] { return OnBootClock(kNow) + suspended; });
+  testing::LendParts(host, 0.25, 0.1, kNow + 10s);
+  CHECK(Served(host, "login:a", 200, kNow) == 25);
+  suspended = 10s - 1ns;
+  CHECK(Served(host, "login:b", 200, kNow) == 25);
+  suspended = 10s;
+  CHECK(Served(host, "login:c", 200, kNow) == 10);
+}
+
 TEST_CASE("a part below a token serves one at a time") {
   Host host("[[rule]]\nburst=4\nrate=4\nshare=\"capacity\"\n");
   testing::LendParts(host, 0.05);
@@ -205,7 +217,7 @@ TEST_CASE("what a restart finds is not more than the part of then") {
 struct Divided {
   explicit Divided(const char* rules = kDivided, std::size_t tags_max = 100)
       : host(rules), dividing(host.limiter->ways().Get<Division>(), to, from, tags_max, 100ms, kNow) {
-    Tell({CapacityStanding{1, Instant::max(), kQuarter / 10, kQuarter}, {}});
+    Tell({CapacityStanding{1, BootInstant::max(), kQuarter / 10, kQuarter}, {}});
   }
 
   void Tell(FromCapacity item) {
@@ -283,7 +295,7 @@ TEST_CASE("shares come into force, and are forgotten under another serial") {
   CHECK(Served(d.host, "login:a", 200, kNow) == 75);
   CHECK(Served(d.host, "login:b", 200, kNow) == 0);
   CHECK(Served(d.host, "login:c", 200, kNow) == 25);
-  d.Tell({CapacityStanding{2, Instant::max(), 0, kWhole / 10}, {{b, kQuarter}}});
+  d.Tell({CapacityStanding{2, BootInstant::max(), 0, kWhole / 10}, {{b, kQuarter}}});
   CHECK(Served(d.host, "login:b", 200, kNow + 100s) == 25);
   CHECK(Served(d.host, "login:a", 200, kNow + 100s) == 10);
 }
@@ -335,7 +347,7 @@ TEST_CASE("what is leased out of a part is pinned first, and what is not confirm
   CHECK(lease(0.25, 0.15).part == 0.25);
 
   // Another generation: nothing is confirmed.
-  d.Tell({CapacityStanding{2, d.now + 1s, kWhole / 40, kQuarter}, {}});
+  d.Tell({CapacityStanding{2, OnBootClock(d.now + 1s), kWhole / 40, kQuarter}, {}});
   CHECK(lease(0.25, 0.15).part == Approx(0.025));
   d.now += 2s;    // no longer lent, and nobody asks
   d.Work(d.now);
@@ -381,7 +393,7 @@ TEST_CASE("what the next process goes on with: parts at once, and the demand of 
   Divided d;
   const CapacityKey a = KeyOf(d.host, "login:a");
   d.Ask("login:a", 20, 20);
-  d.Tell({CapacityStanding{3, kNow + 60s, kWhole / 50, kQuarter}, {}});
+  d.Tell({CapacityStanding{3, OnBootClock(kNow + 60s), kWhole / 50, kQuarter}, {}});
   d.Tell({std::nullopt, {{a, kWhole / 2}}});
   const std::string kept = WriteState(Dividing::kKeptVersion, d.dividing.Keep());
 
@@ -399,7 +411,7 @@ TEST_CASE("what the next process goes on with: parts at once, and the demand of 
   CHECK(next.dividing.participants().at(a).tag == "login:a");
   CHECK(next.dividing.participants().at(a).demand.value() == d.dividing.participants().at(a).demand.value());
   // The same serial: what the exchange says comes on top of it.
-  next.Tell({CapacityStanding{3, kNow + 90s, kWhole / 50, kQuarter}, {}});
+  next.Tell({CapacityStanding{3, OnBootClock(kNow + 90s), kWhole / 50, kQuarter}, {}});
   CHECK(Served(next.host, "login:a", 200, kNow + 80s) == 50);
 }
 
@@ -416,7 +428,7 @@ TEST_CASE("a tag that nobody asks for leaves with the next serial") {
   d.Ask("login:a", 100, 5);
   d.Ask("login:b", 100, 60);    // so long that nothing is left of the demand on a
   REQUIRE(d.dividing.participants().size() == 2);
-  d.Tell({CapacityStanding{2, Instant::max(), 0, kQuarter}, {}});
+  d.Tell({CapacityStanding{2, BootInstant::max(), 0, kQuarter}, {}});
   REQUIRE(d.dividing.participants().size() == 1);
   CHECK(d.dividing.participants().begin()->second.tag == "login:b");
   d.Told();

@@ -130,7 +130,7 @@ TEST_CASE("threads ask while parts change") {
     });
   });
   for (int i = 0; i < 200; ++i) {
-    from.TryPush({CapacityStanding{static_cast<std::uint64_t>(i / 50), kNow + i * 1ms, 0, kWhole / 4},
+    from.TryPush({CapacityStanding{static_cast<std::uint64_t>(i / 50), OnBootClock(kNow + i * 1ms), 0, kWhole / 4},
                   {{key_of("login:1"), kWhole / 8}, {key_of("login:2"), kWhole / 2}}});
     for (int k = 0; k < 10 && dividing.Work(kNow + i * 1ms); ++k) continue;
     for (ToCapacity item; to.TryPop(item);) continue;

@@ -99,23 +99,25 @@ std::vector<const Divided*> MostDivided(const Context& c) {
 
 Json CapacityOfAll(const Context& c) {
   constexpr std::size_t kSummed = 10;    // the other hosts are asked for the sums of so many tags
-  const auto& lent = c.limiter().ways().Get<Division>().parts().lent();
+  const Division& division = c.limiter().ways().Get<Division>();
+  const auto& lent = division.parts().lent();
+  const BootInstant boot_time = division.BootTime(c.now);
   const bool divides = c.host.dividing() != nullptr;
   Json answer = {{"divides", divides}};
   const std::vector<const Divided*> tags = MostDivided(c);
   std::vector<Exchanged> exchanged;
   const bool looked = c.host.LookAtCapacity([&](CapacityExchange& exchange) {
-    const CapacityCounts counts = exchange.Counts(c.now);
+    const CapacityCounts counts = exchange.Counts(boot_time);
     answer["generation"] = counts.generation;
     answer["leased"] = counts.leased;
     answer["reserve"] = Rounded(lent.reserve);
     answer["usual"] = Rounded(lent.usual);
     answer["rounds"] = counts.rounds;
-    answer["members"] = MemberRows(exchange.Members(c.now));
+    answer["members"] = MemberRows(exchange.Members(boot_time));
     for (const Divided* tag : tags) {
       Exchanged& one = exchanged.emplace_back();
       one.tag = exchange.Inspect(tag->first);
-      if (exchanged.size() <= kSummed) one.sum = exchange.Sum(tag->first, c.now);
+      if (exchanged.size() <= kSummed) one.sum = exchange.Sum(tag->first, boot_time);
     }
   });
   if (looked && divides) {
@@ -144,12 +146,14 @@ Json Capacity(const Context& c) {
   }
   const Limit& limit = c.rules().limit(*seen.limit);
   const double rate = c.rules().rate(*seen.limit);
-  const CapacityKey key = c.limiter().ways().Get<Division>().KeyOf(tag, limit);
+  const Division& division = c.limiter().ways().Get<Division>();
+  const CapacityKey key = division.KeyOf(tag, limit);
   Exchanged exchanged;
   std::size_t hosts = 1;
   c.host.LookAtCapacity([&](CapacityExchange& exchange) {
-    exchanged = {exchange.Inspect(key), exchange.Sum(key, c.now)};
-    hosts += exchange.Members(c.now).size();
+    const BootInstant boot_time = division.BootTime(c.now);
+    exchanged = {exchange.Inspect(key), exchange.Sum(key, boot_time)};
+    hosts += exchange.Members(boot_time).size();
   });
   const auto& [known, sum] = exchanged;
   std::optional<double> demand;

@@ -151,7 +151,6 @@ void Leasing::Reload() {
   socket_.set_idle_timeout(settings_.lease.idle_timeout);
 }
 
-// Parts end by the monotonic clock, leases by the boot-time one.
 void Leasing::HoldParts(BootInstant now) {
   const auto divided = [](const lease::ResourceTemplate& how) { return how.source == lease::Source::kCapacity; };
   const auto& templates = server_.templates().list();
@@ -167,8 +166,8 @@ void Leasing::HoldParts(BootInstant now) {
       }
       continue;
     }
-    const Instant until = std::min(held->until, Now() + r.how->lease_length * 2);    // as good as forever
-    server_.SetHeld(r.resource, held->part * whole, held->share * whole, now + (until - Now()), now);
+    const BootInstant until = std::min(held->until, now + r.how->lease_length * 2);    // as good as forever
+    server_.SetHeld(r.resource, held->part * whole, held->share * whole, until, now);
   }
 }
 

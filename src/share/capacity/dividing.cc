@@ -24,20 +24,20 @@ PartTable::Lent ToLent(const CapacityStanding& standing) {
 
 }    // namespace
 
-Instant DividingRings::Turn(CapacityExchange* exchange, Instant now) {
+BootInstant DividingRings::Turn(CapacityExchange* exchange, BootInstant now) {
   Measured(exchange, now);
-  if (exchange == nullptr) return Instant::max();
-  const Instant next = exchange->Tick(now);
+  if (exchange == nullptr) return BootInstant::max();
+  const BootInstant next = exchange->Tick(now);
   Tell(*exchange);
   return next;
 }
 
-void DividingRings::Drain(CapacityExchange& exchange, Instant now) {
+void DividingRings::Drain(CapacityExchange& exchange, BootInstant now) {
   Measured(&exchange, now);
   Tell(exchange);
 }
 
-void DividingRings::Measured(CapacityExchange* exchange, Instant now) {
+void DividingRings::Measured(CapacityExchange* exchange, BootInstant now) {
   for (ToCapacity demands; to_capacity.TryPop(demands);) {
     if (exchange != nullptr) exchange->SetDemand(demands, now);
   }
@@ -247,8 +247,8 @@ std::optional<LeasePart> Dividing::LeaseUnder(LimitIndex index, std::string_view
   const Rulebook& rules = division_.rules();
   const Limit& limit = rules.limit(index);
   if (!limit.divided) return std::nullopt;
-  const bool lent = now < standing_.valid_until;
-  const LeasePart reserve{PartOfWhole(standing_.reserve), PartOfWhole(standing_.reserve), Instant::max()};
+  const bool lent = division_.BootTime(now) < standing_.valid_until;
+  const LeasePart reserve{PartOfWhole(standing_.reserve), PartOfWhole(standing_.reserve), BootInstant::max()};
   Participant* const p = Join(division_.KeyOf({tag}, limit), now);
   if (p == nullptr) return reserve;
   p->tag = tag;
@@ -277,7 +277,7 @@ void Dividing::LeasePlaces(Instant now) {
   PlaceParts* const places = division_.place_parts();
   if (places == nullptr || !places->any()) return;
   LimiterCore& core = division_.core();
-  for (const PlaceParts::Use& use : places->Uses(core.ShardLock(), *core.in_flight, now)) {
+  for (const PlaceParts::Use& use : places->Uses(core.ShardLock(), *core.in_flight, division_.BootTime(now))) {
     const Tag tag = use.tag.tag();
     const auto index = tag.is_digest ? std::nullopt : core.rules->Find(tag.bytes);
     if (index && core.limit(*index).divided && core.limit(*index).in_flight != 0) LeasePlaces(use, *index, now);
@@ -291,31 +291,32 @@ void Dividing::LeasePlaces(const PlaceParts::Use& use, LimitIndex index, Instant
   LimiterCore& core = division_.core();
   const Limit& limit = core.limit(index);
   const PlaceUnits units(standing_, division_.ReservePlaces(limit), limit.in_flight);
-  const bool rests = now < standing_.rests_until;
+  const BootInstant boot_time = division_.BootTime(now);
+  const bool rests = boot_time < standing_.rests_until;
   // While it rests a host asks for what it keeps, so that everybody can have it.
   const std::uint32_t wants = std::min(rests ? use.has : use.wants, limit.in_flight);
   double urges = 0;
   if (!rests) {
     const Table::Shard locked(*core.table, use.hash);
-    const bool has_none = use.has == 0 && places.Here(use.hash, units.reserve(), now) == 0;
-    urges = places.Urges(use.hash, has_none, interval_, now) / limit.in_flight;
+    const bool has_none = use.has == 0 && places.Here(use.hash, units.reserve(), boot_time) == 0;
+    urges = places.Urges(use.hash, has_none, interval_, boot_time) / limit.in_flight;
   }
   const auto part = LeaseUnder(index, use.tag.tag().bytes, {units.PartOf(wants), units.PartOf(use.has), urges}, now);
-  const auto early = [](Instant until) {
-    return std::max(until, Instant::min() + PlaceParts::kAhead) - PlaceParts::kAhead;
+  const auto early = [](BootInstant until) {
+    return std::max(until, BootInstant::min() + PlaceParts::kAhead) - PlaceParts::kAhead;
   };
-  // Before the first round nothing is valid: Instant::min().
-  const Instant until = early(std::min(part->until, standing_.valid_until));
+  // Before the first round nothing is valid: BootInstant::min().
+  const BootInstant until = early(std::min(part->until, standing_.valid_until));
   const PlaceParts::Lent lent{units.Of(part->share), units.Of(part->part), until};
   std::uint32_t over = 0;
   {
     const Table::Shard locked(*core.table, use.hash);
     if (rests) {
-      places.Rest(use.hash, units, lent, early(standing_.kept_until), now);
-    } else if (standing_.valid_until != Instant::min()) {    // or it has promised another generation, and holds still
-      places.Lend(use.hash, units, lent, interval_, now);
+      places.Rest(use.hash, units, lent, early(standing_.kept_until), boot_time);
+    } else if (standing_.valid_until != BootInstant::min()) {    // or it holds still for another generation
+      places.Lend(use.hash, units, lent, interval_, boot_time);
     }
-    const std::uint32_t may = places.May(use.hash, units.reserve(), now);
+    const std::uint32_t may = places.May(use.hash, units.reserve(), boot_time);
     over = std::max(core.in_flight->taken(use.hash), may) - may;
   }
   if (over > 0) division_.Over(use.tag.tag(), use.hash, over);
@@ -374,10 +375,11 @@ bool Dividing::Measure(Instant now) {
       tag.counted_at = now;
     }
   });
+  const BootInstant boot_time = division_.BootTime(now);
   for (auto i = first; i != p; ++i) {
     auto& [key, tag] = *i;
     measured_ = key;
-    if (tag.pinned > 0 && now >= tag.pinned_until) {    // nobody leases it any more
+    if (tag.pinned > 0 && boot_time >= tag.pinned_until) {    // nobody leases it any more
       tag.pinned = 0;
       tag.lease_wants = 0;
       tag.pin = ++pins_;

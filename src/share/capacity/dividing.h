@@ -40,17 +40,17 @@ struct DividingRings {
 
   // Takes what was measured, lets the exchange do what is due, and hands over what has changed. Without an exchange
   // what was measured is dropped. Returns when to call again, unless a message comes.
-  Instant Turn(CapacityExchange* exchange, Instant now);
+  BootInstant Turn(CapacityExchange* exchange, BootInstant now);
 
   // The same when the exchange says no more to anybody: only moves what was measured and what has changed.
-  void Drain(CapacityExchange& exchange, Instant now);
+  void Drain(CapacityExchange& exchange, BootInstant now);
 
   ToCapacityRing to_capacity;
   FromCapacityRing from_capacity;
   CapacityStanding told;    // to the limiter
 
  private:
-  void Measured(CapacityExchange* exchange, Instant now);
+  void Measured(CapacityExchange* exchange, BootInstant now);
   void Tell(CapacityExchange& exchange);
 };
 
@@ -75,7 +75,7 @@ class Dividing {
     double lease_wants = 0;
     Parts pinned = 0;
     std::uint32_t pin = 0, pin_told = 0;    // number of what is pinned, and the one the other half knows
-    Instant pinned_until{};                 // no lease is out after it
+    BootInstant pinned_until{};             // no lease is out after it
     Parts confirmed = 0;                    // of pinned, by the other half: it gives that to nobody
     Parts share = kWhole;                   // this host's where neighbours wait for some of it, less that
 

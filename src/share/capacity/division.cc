@@ -15,7 +15,7 @@ Shape Division::ShapeOf(const Tag& tag, const Limit& limit, Instant now) {
 }
 
 void Division::Inspect(const TagAt& at, Inspection& seen, Instant now) {
-  seen.part = parts_.PartNow(EntryOf(at.tag, at.limit), now);
+  seen.part = parts_.PartNow(EntryOf(at.tag, at.limit), BootTime(now));
   seen.bucket = owed_.Honest(at.hash, seen.bucket, seen.shape, now);
 }
 

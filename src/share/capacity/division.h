@@ -31,15 +31,17 @@ class Division final : public Way {
   void Charged(Asked& asked);
   void Prepare(Asked& asked);
   // Nobody else has this host's part before the tokens end, whatever becomes of the host.
-  Tokens MayLend(const Asked& asked) { return asked.now + Loan::kLast <= parts_.lent().until ? kLendAll : 0; }
+  Tokens MayLend(const Asked& asked) {
+    return BootTime(asked.now) + Loan::kLast <= parts_.lent().until ? kLendAll : 0;
+  }
   void Spent(Asked& asked, Cost tokens, Instant since);
   void Refuse(Asked& asked);
   bool Would(Looked& looked);
   Shape ShapeOf(const Tag& tag, const Limit& limit, Instant now);
   std::uint32_t PlacesHere(const Tag&, std::uint64_t hash, const Limit& limit, Instant now) {
-    return place_parts_->Here(hash, ReservePlaces(limit), now);
+    return place_parts_->Here(hash, ReservePlaces(limit), BootTime(now));
   }
-  void PlaceWanted(const Tag& tag, std::uint64_t hash, Instant now) { place_parts_->Wanted(tag, hash, now); }
+  void PlaceWanted(const Tag& tag, std::uint64_t hash, Instant now) { place_parts_->Wanted(tag, hash, BootTime(now)); }
   // A part too small for the whole depth looks like debt.
   static bool Plausible(const Bucket&, const Limit&, Instant) { return true; }
   void Inspect(const TagAt& at, Inspection& seen, Instant now);
@@ -55,6 +57,13 @@ class Division final : public Way {
     core_.table->Exclusively([&] { change(parts_); });
   }
   const PartTable& parts() const { return parts_; }
+
+  // Parts end on the boot clock, since others inherit them while this host is suspended. So the first query after that
+  // has to find them over, and each reads that clock by `read`, on any thread. Without it the host is never suspended.
+  // To be called before queries come.
+  using BootClockRead = std::function<BootInstant()>;
+  void ReadBootClock(BootClockRead read) { read_boot_clock_ = std::move(read); }
+  BootInstant BootTime(Instant now) const { return read_boot_clock_ ? read_boot_clock_() : OnBootClock(now); }
 
   // From now on the tag has this part, or kUsual; it keeps its tokens, as far as the part has room for them. Nothing
   // where the key has no entry.
@@ -93,7 +102,7 @@ class Division final : public Way {
     notes_[asked.lane]->Note(asked.query.tag, asked.hash, asked.index, asked.now);
   }
   Shape ShapeOf(const PartTable::Entry* entry, const Limit& limit, Instant now) const {
-    return PartOf(limit.shape, parts_.PartNow(entry, now));
+    return PartOf(limit.shape, parts_.PartNow(entry, BootTime(now)));
   }
   void Prepare(Asked& asked, const PartTable::Entry* entry);
 
@@ -103,6 +112,7 @@ class Division final : public Way {
   std::vector<std::unique_ptr<Notes>> notes_;    // by lane
   std::unique_ptr<PlaceParts> place_parts_;      // as LimiterCore::in_flight
   OnOverCall over_;
+  BootClockRead read_boot_clock_;
 };
 
 // The entry of a tag of which so many tokens are asked for.

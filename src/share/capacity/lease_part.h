@@ -14,7 +14,7 @@ struct LeaseUse {
 struct LeasePart {
   double part = 0;     // that may be leased out until then
   double share = 0;    // that should be: neighbours wait for the rest of the part
-  Instant until{};
+  BootInstant until{};
 };
 
 }    // namespace dthrottle

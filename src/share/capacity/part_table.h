@@ -40,7 +40,7 @@ class PartTable {
   // without others.
   struct Lent {
     double usual = 1, reserve = 1;
-    Instant until = Instant::max();
+    BootInstant until = BootInstant::max();
 
     friend bool operator==(const Lent&, const Lent&) = default;
   };
@@ -83,7 +83,7 @@ class PartTable {
   double PartWhileLent(double part) const { return part != kUsual ? part : lent_.usual; }
 
   // The part of a tag that has this entry, or none.
-  double PartNow(const Entry* entry, Instant now) const {
+  double PartNow(const Entry* entry, BootInstant now) const {
     if (now >= lent_.until) return lent_.reserve;
     return PartWhileLent(entry != nullptr ? entry->part : kUsual);
   }

@@ -45,13 +45,13 @@ class PlaceParts {
   // ---- With the shard of the tag locked, any thread ----
 
   // What may be taken here; `reserve` at least.
-  std::uint32_t Here(std::uint64_t hash, std::uint32_t reserve, Instant now) const {
+  std::uint32_t Here(std::uint64_t hash, std::uint32_t reserve, BootInstant now) const {
     const std::size_t at = tags_.Find(hash);
     return at != Tags::kNone && now < tags_[at].until ? std::max(tags_[at].most, reserve) : reserve;
   }
 
   // A place was wanted and all were taken.
-  void Wanted(const Tag& tag, std::uint64_t hash, Instant now) {
+  void Wanted(const Tag& tag, std::uint64_t hash, BootInstant now) {
     std::size_t at = tags_.Find(hash);
     if (at == Tags::kNone) {
       at = tags_.RoomFor(hash, [](std::size_t) { return std::optional<int>(); });
@@ -76,26 +76,26 @@ class PlaceParts {
 
   // Says what each tag uses, and lets it take no more until Lend. Forgets tags that have had no place for a while.
   template <class Lock>
-  std::vector<Use> Uses(Lock&& lock, const InFlight& in_flight, Instant now);
+  std::vector<Use> Uses(Lock&& lock, const InFlight& in_flight, BootInstant now);
 
   // ---- For the owner's thread, with the shard locked ----
 
   struct Lent {
     std::uint32_t most = 0;    // places that this host should have
     std::uint32_t all = 0;     // that it has
-    Instant until{};
+    BootInstant until{};
   };
   // So many may be taken here until then: `most`, or one of them more while it is this host's turn.
-  void Lend(std::uint64_t hash, const PlaceUnits& units, const Lent& lent, Duration interval, Instant now);
+  void Lend(std::uint64_t hash, const PlaceUnits& units, const Lent& lent, Duration interval, BootInstant now);
   // Hosts divide anew: what may be taken here may be so until `kept_until`, and after that as much of it as is lent.
-  void Rest(std::uint64_t hash, const PlaceUnits& units, const Lent& lent, Instant kept_until, Instant now);
+  void Rest(std::uint64_t hash, const PlaceUnits& units, const Lent& lent, BootInstant kept_until, BootInstant now);
   // How many of the places that are taken need not be given back; `reserve` at least.
-  std::uint32_t May(std::uint64_t hash, std::uint32_t reserve, Instant now) const {
+  std::uint32_t May(std::uint64_t hash, std::uint32_t reserve, BootInstant now) const {
     const std::size_t at = tags_.Find(hash);
     return at != Tags::kNone && now < tags_[at].until ? std::max(tags_[at].all, reserve) : reserve;
   }
   // Places that are asked for beyond what is wanted, because this host has had none for a while.
-  double Urges(std::uint64_t hash, bool has_none, Duration interval, Instant now);
+  double Urges(std::uint64_t hash, bool has_none, Duration interval, BootInstant now);
 
  private:
   // A tag is remembered for so long after it was wanted last.
@@ -112,15 +112,15 @@ class PlaceParts {
   struct Part {
     KeptTag tag;
     std::uint32_t most = 0, all = 0;    // that may be taken; that are this host's, though neighbours wait for some
-    Instant until{};
+    BootInstant until{};
     std::uint32_t reserve = 0, rest = 0;    // PlaceUnits when it was lent
     std::uint32_t draws = 0;
-    Instant turn_ends{}, refused_at{}, drawn_at{};
-    Instant waits_since{};    // Instant(): it does not
+    BootInstant turn_ends{}, refused_at{}, drawn_at{};
+    BootInstant waits_since{};    // BootInstant(): it does not
     std::uint32_t wanted = 0;    // since Uses
-    Instant wanted_at{};
+    BootInstant wanted_at{};
     std::uint32_t peak = 0, peak_before = 0;    // the most wants since turned_at, and in the time before
-    Instant turned_at{};
+    BootInstant turned_at{};
 
     // The factor of this host and this draw, 1 to 2.
     double Chance(std::uint64_t hash) const {
@@ -129,7 +129,7 @@ class PlaceParts {
     }
 
     // The most that was wanted lately, `wants` now included.
-    std::uint32_t Lately(std::uint32_t wants, Instant now) {
+    std::uint32_t Lately(std::uint32_t wants, BootInstant now) {
       if (now - turned_at >= kLately) {
         peak_before = now - turned_at < 2 * kLately ? peak : 0;
         peak = 0;
@@ -145,7 +145,7 @@ class PlaceParts {
 };
 
 template <class Lock>
-std::vector<PlaceParts::Use> PlaceParts::Uses(Lock&& lock, const InFlight& in_flight, Instant now) {
+std::vector<PlaceParts::Use> PlaceParts::Uses(Lock&& lock, const InFlight& in_flight, BootInstant now) {
   std::vector<Use> uses;
   for (std::size_t place = 0; any() && place < tags_.places(); ++place) {
     const std::uint64_t hash = tags_.HashAt(place);
@@ -168,7 +168,7 @@ std::vector<PlaceParts::Use> PlaceParts::Uses(Lock&& lock, const InFlight& in_fl
 }
 
 inline void PlaceParts::Lend(std::uint64_t hash, const PlaceUnits& units, const Lent& lent, Duration interval,
-                             Instant now) {
+                             BootInstant now) {
   const std::size_t at = tags_.Find(hash);
   if (at == Tags::kNone) return;
   Part& part = tags_[at];
@@ -185,8 +185,8 @@ inline void PlaceParts::Lend(std::uint64_t hash, const PlaceUnits& units, const 
   part.until = lent.until;
 }
 
-inline void PlaceParts::Rest(std::uint64_t hash, const PlaceUnits& units, const Lent& lent, Instant kept_until,
-                             Instant now) {
+inline void PlaceParts::Rest(std::uint64_t hash, const PlaceUnits& units, const Lent& lent, BootInstant kept_until,
+                             BootInstant now) {
   const std::size_t at = tags_.Find(hash);
   if (at == Tags::kNone || now >= tags_[at].until) return;
   Part& part = tags_[at];
@@ -197,22 +197,22 @@ inline void PlaceParts::Rest(std::uint64_t hash, const PlaceUnits& units, const 
   part.rest = units.rest();
   if (now + kAhead < kept_until) {
     part.until = std::max(part.until, kept_until);
-  } else if (lent.until != Instant::min()) {    // or another generation is being agreed upon
+  } else if (lent.until != BootInstant::min()) {    // or another generation is being agreed upon
     part.all = std::min(part.all, lent.all);
     part.until = lent.until;
   }
   part.most = part.all;
 }
 
-inline double PlaceParts::Urges(std::uint64_t hash, bool has_none, Duration interval, Instant now) {
+inline double PlaceParts::Urges(std::uint64_t hash, bool has_none, Duration interval, BootInstant now) {
   const std::size_t at = tags_.Find(hash);
   if (at == Tags::kNone) return 0;
   Part& part = tags_[at];
   if (!has_none || now - part.refused_at >= kAsksAgain) {
-    part.waits_since = Instant();
+    part.waits_since = BootInstant();
     return 0;
   }
-  if (part.waits_since == Instant()) part.waits_since = part.drawn_at = now;
+  if (part.waits_since == BootInstant()) part.waits_since = part.drawn_at = now;
   if (now - part.drawn_at >= kDraws * interval) {
     ++part.draws;
     part.drawn_at = now;
