@@ -51,8 +51,9 @@ std::string FormatDerivation(const Derivation& derivation) {
 std::optional<std::string_view> Derive(const Derivation& derivation, TagText tag, std::size_t head,
                                        std::span<char, kTagBytesMax> text) {
   if (derivation.kind != Kind::kBefore) return NetworkOf(derivation, tag, head, text);
-  const std::size_t at = tag.bytes.find(derivation.separator, head);
-  if (at == tag.bytes.npos) return std::nullopt;
+  std::size_t at = tag.bytes.find(derivation.separator, head);
+  if (at == tag.bytes.npos && tag.whole) return std::nullopt;
+  at = std::min(at, tag.bytes.size());
   std::copy_n(tag.bytes.begin(), at, text.begin());
   return std::string_view(text.data(), at);
 }

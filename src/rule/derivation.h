@@ -40,7 +40,8 @@ struct TagText {
 };
 
 // The tag that is derived, if there is one, written into `text`. Its first `head` bytes are those of the tag, and
-// only what stands behind them is looked at. REQUIRES: head <= tag.bytes.size().
+// only what stands behind them is looked at. A separator that is not in what is known of an over-long tag is taken to
+// stand behind that: so no tag is without the limit of what stands before. REQUIRES: head <= tag.bytes.size().
 std::optional<std::string_view> Derive(const Derivation& derivation, TagText tag, std::size_t head,
                                        std::span<char, kTagBytesMax> text);
 

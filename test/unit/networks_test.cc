@@ -166,6 +166,14 @@ TEST_CASE("also: what stands before the first separator, however long the tag is
   CHECK(Derived("[\"before /\"]", "*", "acme/" + std::string(1000, 'x')) == Tags{"acme"});
 }
 
+TEST_CASE("also: a beginning that is longer than what is kept of a tag is charged by as much as is kept") {
+  const std::string kept = "t:" + std::string(kTagBytesMax - 2, 'x');
+  CHECK(Derived("[\"before /\"]", "t:*", kept + "xxx/bob") == Tags{kept});
+  CHECK(Derived("[\"before /\"]", "t:*", kept + "/bob") == Tags{kept});
+  CHECK(Derived("[\"before /\"]", "t:*", kept).empty());
+  CHECK(Derived("[\"ipv4/24\"]", "t:*", kept + "/bob").empty());
+}
+
 constexpr const char* kTiers =
     "[[rule]]\nshare=\"local\"\nname=\"site\"\nmatch=\"*/48\"\nburst=20\nrate=2\n"
     "[[rule]]\nshare=\"local\"\nname=\"subnet\"\nmatch=\"*/64\"\nburst=8\nrate=1\n"
