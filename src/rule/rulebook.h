@@ -127,17 +127,21 @@ class Rulebook {
   const std::vector<Rule>& rules() const { return rules_; }
   const std::vector<Override>& overrides() const { return overrides_; }
 
-  // Calls use(std::string_view) for each tag that is charged with one under the limit: by Rule::also, without those that
-  // such a tag's own rule would add. REQUIRES: the limit is that of the tag.
+  // Calls use(std::string_view) for each tag that is charged with one under the limit, once: by Rule::also, without
+  // those that such a tag's own rule would add. REQUIRES: the limit is that of the tag.
   template <class Use>
   void ForEachDerived(LimitIndex index, TagText tag, Use&& use) const {
     if (!limits_[index].derives) return;
     const std::uint32_t rule = limits_[index].rule;
     if (is_own(index)) tag = {ReadOwnLimit(tag.bytes)->tag};
-    std::array<char, kTagBytesMax> text;
+    const std::size_t head = std::min<std::size_t>(heads_[rule], tag.bytes.size());
+    std::array<std::array<char, kTagBytesMax>, Rule::kAlsoMax> texts;
+    std::array<std::string_view, Rule::kAlsoMax> charged;
+    std::size_t n = 0;
     for (const Derivation& derivation : rules_[rule].also) {
-      const std::size_t head = std::min<std::size_t>(heads_[rule], tag.bytes.size());
-      if (const auto derived = Derive(derivation, tag, head, text)) use(*derived);
+      const auto derived = Derive(derivation, tag, head, texts[n]);
+      if (!derived || std::find(charged.begin(), charged.begin() + n, *derived) != charged.begin() + n) continue;
+      use(charged[n++] = *derived);
     }
   }
 

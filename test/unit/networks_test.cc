@@ -12,12 +12,14 @@
 #include "query/question.h"
 #include "rule/network_map.h"
 #include "tally/tally.h"
+#include "test/support/ask.h"
 #include "test/support/host.h"
 
 namespace dthrottle {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::AskHost;
 using testing::Host;
 
 constexpr Instant kNow = FromNanoseconds(5'000'000'000);
@@ -174,6 +176,15 @@ TEST_CASE("also: a beginning that is longer than what is kept of a tag is charge
   CHECK(Derived("[\"ipv4/24\"]", "t:*", kept + "/bob").empty());
 }
 
+TEST_CASE("also: a tag that is derived in two ways is charged once") {
+  CHECK(Derived("[\"before /\", \"before //\", \"before :\"]", "u:*", "u:t//x:y") == Tags{"u:t", "u:t//x"});
+  AskHost host("[[rule]]\nmatch=\"u:*/*\"\nburst=70\nrate=0.001\nin_flight=2\nalso=[\"before /\", \"before //\"]\n"
+               "[[rule]]\nburst=100\nrate=0.001\nin_flight=9\n");
+  CHECK(host.Send("take 60 u:t//x\npeek 0 u:t\nenter 1 u:t//x\n") == "OK 2\nOK 9\nOK 1\n");
+  CHECK(host.Send("enter 1 u:t//x\ngive u:t//x\ngive u:t//x\npeek 0 u:t\n") == "OK 0\nOK 1\nOK 1\nOK 9\n");
+  CHECK(host.host.Level("u:t", FromNanoseconds(1'000'000'000)) == Approx(38));
+}
+
 constexpr const char* kTiers =
     "[[rule]]\nshare=\"local\"\nname=\"site\"\nmatch=\"*/48\"\nburst=20\nrate=2\n"
     "[[rule]]\nshare=\"local\"\nname=\"subnet\"\nmatch=\"*/64\"\nburst=8\nrate=1\n"
@@ -315,6 +326,11 @@ TEST_CASE("also: what limits nothing or itself is a warning, and what is none of
   for (const char* wrong : {"ipv4/33", "ipv6/0", "ipv6/129", "before ", "after /", "ipv4/24x"}) {
     CAPTURE(wrong);
     CHECK(Problems(fmt::format("[[rule]]\nalso=[\"{}\"]\n", wrong)).find("must be a list of at most 8") !=
+          std::string::npos);
+  }
+  for (const char* twice : {"\"before /\", \"before /\"", "\"ipv4/24\", \"ipv6/48\", \"ipv4/24\""}) {
+    CAPTURE(twice);
+    CHECK(Problems(fmt::format("[[rule]]\nalso=[{}]\n", twice)).find("must be a list of at most 8 different ones") !=
           std::string::npos);
   }
   CHECK(Problems("[[rule]]\ndelay=\"1s\"\nshare=\"capacity\"\n").find("delay = \"1s\" with share = \"capacity\"") !=

@@ -110,7 +110,7 @@ Key<Rule> Also() {
     List list;
     for (const std::string& text : *texts) {
       const auto derivation = ParseDerivation(text);
-      if (!derivation) return std::nullopt;
+      if (!derivation || std::ranges::find(list, *derivation) != list.end()) return std::nullopt;
       list.push_back(*derivation);
     }
     return list;
@@ -122,14 +122,15 @@ Key<Rule> Also() {
   };
   return Made<Rule, List>(
       "also", "[]",
-      "a list of at most 8 of \"ipv4/BITS\", \"ipv6/BITS\" and \"before TEXT\", where TEXT has 1 to 16 bytes",
+      "a list of at most 8 different ones of \"ipv4/BITS\", \"ipv6/BITS\" and \"before TEXT\", where TEXT has 1 to 16 "
+      "bytes",
       MEMBER(Rule, also),
       "Further tags that a tag of the rule is charged with, all or nothing: a query is served if all of them would serve "
       "it. \"ipv6/48\" is the network of that size that an IPv6 address is in: with ip:2001:db8:7:1::9 also "
       "ip:2001:db8:7::/48 is charged; \"ipv4/24\" is the same for IPv4. The address is found as for *match_cidrs*. "
       "\"before /\" is what stands before the first / behind the literal beginning of *match*: with acme/bob also acme. "
       "A tag of more than 255 bytes without a / among the first 255 is charged with these, for the / is taken to stand "
-      "behind them. "
+      "behind them. A tag that two of the list name is charged once. "
       "Such a tag is a tag like any other: it finds its own rule, which may have another burst, rate and share, and is "
       "seen by commands and peers. What its rule has under *also* is not charged. An exempt tag, of mode \"off\", is "
       "charged with nothing.",
