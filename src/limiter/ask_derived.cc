@@ -60,9 +60,12 @@ class Charged {
   std::size_t because(std::size_t i) const { return because_[i]; }
   // As Payment has it, of a named tag.
   std::uint8_t WithUnpaid(std::size_t named, std::span<const Standing> its) const {
-    const auto& [charges, places] = with_[named];
-    unsigned unpaid = 0;
-    for (std::size_t i = 0; i < charges; ++i) unpaid |= unsigned{!its[places[i]].paid} << i;
+  // The places of the tags that are charged with a named one, in the order of its rule.
+  std::span<const std::uint8_t> with(std::size_t named) const {
+    return std::span(with_[named].places).first(with_[named].charges);
+  }
+    unsigned unpaid = 0, bit = 0;
+    for (const std::uint8_t place : with(named)) unpaid |= unsigned{!its[place].paid} << bit++;
     return static_cast<std::uint8_t>(unpaid);
   }
 
@@ -89,6 +92,16 @@ std::int64_t LeftOf(const Standing& standing, Instant now) {
 // A charge of a tag that is divided among those that are charged to it.
 std::optional<AmongTags::Charge> DividedCharge(const NamedTagAt& named, const LimiterCore& core) {
   if (named.member == nullptr || named.limit == nullptr || named.limit->among == Among::kFirst) return std::nullopt;
+// A named tag stands where one does that is charged with it, if that has less left.
+void ShowWith(const Standing& its, Standing& shown, Instant now) {
+  if (its.free) shown.free = std::min(*its.free, shown.free.value_or(UINT32_MAX));
+  if (LeftOf(its, now) >= LeftOf(shown, now)) return;
+  shown.shape = its.shape;
+  shown.bucket = its.bucket;
+  shown.limit = its.limit;
+  shown.renewed = its.renewed;
+}
+
   const bool with_others = named.limit->shared && core.window != 0;
   return AmongTags::Charge{.divided = {.tag = named.query->tag,
                                        .hash = named.probe.hash,
@@ -171,15 +184,9 @@ Outcome Deciding::AskCharged(const Questions::Question& question, std::span<cons
   const Table::Shards locked(*core_.table, tags.size(), [&](std::size_t i) { return tags[i].probe.hash; });
   Outcome outcome = Decide(question, LookAtAll(question.patience, tags, its), tags, its);
   std::copy_n(its.begin(), named.size(), standings.begin());
-  for (std::size_t i = 0; i < named.size(); ++i) standings[i].with_unpaid = charged.WithUnpaid(i, its);
-  for (std::size_t i = named.size(); i < tags.size(); ++i) {
-    Standing& shown = standings[charged.because(i)];
-    if (its[i].free) shown.free = std::min(*its[i].free, shown.free.value_or(UINT32_MAX));
-    if (LeftOf(its[i], now_) >= LeftOf(shown, now_)) continue;
-    shown.shape = its[i].shape;
-    shown.bucket = its[i].bucket;
-    shown.limit = its[i].limit;
-    shown.renewed = its[i].renewed;
+  for (std::size_t i = 0; i < named.size(); ++i) {
+    standings[i].with_unpaid = charged.WithUnpaid(i, its);
+    for (const std::uint8_t place : charged.with(i)) ShowWith(its[place], standings[i], now_);
   }
   if (outcome.verdict != Verdict::kServe) {
     const std::size_t refused = charged.because(outcome.tag);

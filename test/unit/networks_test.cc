@@ -185,6 +185,17 @@ TEST_CASE("also: a tag that is derived in two ways is charged once") {
   CHECK(host.host.Level("u:t", FromNanoseconds(1'000'000'000)) == Approx(38));
 }
 
+TEST_CASE("also: each tag of a question shows what is left of what is charged with it, also where they share that") {
+  AskHost host("[[rule]]\nname=\"user\"\nmatch=\"u:*/*\"\nburst=7\nrate=0.001\nin_flight=9\nalso=[\"before /\"]\n"
+               "[[rule]]\nname=\"tenant\"\nburst=12\nrate=0.001\nin_flight=2\n");
+  CHECK(host.Send("take 11 u:t\npeek 0 u:t/x 0 u:t/y\n") == "OK 1\nOK 1 1\n");
+  CHECK(host.Send("peek 0 u:t/x 0 u:t\n") == "OK 1 1\n");
+  const std::string all = host.Send("take tell=all 0 u:t/x 1 u:t/y\n");
+  CHECK(all.starts_with("OK 0 0 tenant 0 12 "));
+  CHECK(all.find(" tenant 0 12 ", 20) != all.npos);
+  CHECK(host.Send("refund 10 u:t\nenter 0 u:t/x 0 u:t/y\n") == "OK\nOK 0 0\n");
+}
+
 constexpr const char* kTiers =
     "[[rule]]\nshare=\"local\"\nname=\"site\"\nmatch=\"*/48\"\nburst=20\nrate=2\n"
     "[[rule]]\nshare=\"local\"\nname=\"subnet\"\nmatch=\"*/64\"\nburst=8\nrate=1\n"
