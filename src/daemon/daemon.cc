@@ -183,6 +183,7 @@ void Daemon::MakeLimiter() {
       std::make_unique<Limiter>(running_->memory->bytes(), ReadBootId(), keys, std::move(amended.rules),
                                 settings_.query.threads, running_->started, std::move(left.bytes), before);
   running_->table_limiter->ways().Get<Division>().ReadBootClock(BootNow);
+  running_->table_limiter->SetTagBytesMax(settings_.query.max_tag_bytes);
   SayTable(before != nullptr);
 }
 

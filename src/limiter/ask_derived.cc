@@ -6,6 +6,7 @@
 #include "limiter/deciding.h"
 #include "limiter/limit_of.h"
 #include "limiter/under_limit.h"
+#include "share/derived_tag.h"
 #include "share/ways.h"
 
 namespace dthrottle {
@@ -32,21 +33,22 @@ class Charged {
   Charged& operator=(const Charged&) = delete;
 
   // A tag that is charged with a named one. A tag that is charged already pays both costs.
-  void Add(std::string_view tag, Cost cost, std::size_t because, double weight, const Table& table) {
+  void Add(std::string_view text, Cost cost, std::size_t because, double weight, const LimiterCore& core) {
+    DT_CHECK(size_ < kMax);
     auto& [charges, places] = with_[because];
+    char* const bytes = bytes_[size_ - named_].data();
+    std::copy(text.begin(), text.end(), bytes);
+    DerivedTag& tag = derived_[size_ - named_] = DerivedTag({bytes, text.size()}, core);
     for (std::size_t i = 0; i < size_; ++i) {
-      if (queries_[i].tag == Tag{tag, false}) {
+      if (queries_[i].tag == tag.tag()) {
         queries_[i].cost = Questions::Sum(queries_[i].cost, cost);
         ++tags_[i].times;
         places[charges++] = static_cast<std::uint8_t>(i);
         return;
       }
     }
-    DT_CHECK(size_ < kMax);
-    char* const bytes = bytes_[size_ - named_].data();
-    std::copy(tag.begin(), tag.end(), bytes);
-    queries_[size_] = {{{bytes, tag.size()}, false}, cost};
-    tags_[size_] = {&queries_[size_], table.Aim(queries_[size_].tag)};
+    queries_[size_] = tag.query(cost);
+    tags_[size_] = {&queries_[size_], core.table->Aim(queries_[size_].tag)};
     tags_[size_].member = &queries_[because].tag;
     tags_[size_].weight = weight;
     because_[size_] = because;
@@ -58,12 +60,12 @@ class Charged {
   std::size_t named() const { return named_; }
   // The named tag that a tag is charged with.
   std::size_t because(std::size_t i) const { return because_[i]; }
-  // As Payment has it, of a named tag.
-  std::uint8_t WithUnpaid(std::size_t named, std::span<const Standing> its) const {
   // The places of the tags that are charged with a named one, in the order of its rule.
   std::span<const std::uint8_t> with(std::size_t named) const {
     return std::span(with_[named].places).first(with_[named].charges);
   }
+  // As Payment has it, of a named tag.
+  std::uint8_t WithUnpaid(std::size_t named, std::span<const Standing> its) const {
     unsigned unpaid = 0, bit = 0;
     for (const std::uint8_t place : with(named)) unpaid |= unsigned{!its[place].paid} << bit++;
     return static_cast<std::uint8_t>(unpaid);
@@ -82,6 +84,7 @@ class Charged {
   std::array<NamedTagAt, kMax> tags_;
   std::array<std::size_t, kMax> because_;
   std::array<With, kNamedMax> with_;
+  std::array<DerivedTag, kDerivedMax> derived_;
   std::array<std::array<char, kTagBytesMax>, kDerivedMax> bytes_;    // of derived tags; not set before they are
 };
 
@@ -89,9 +92,6 @@ std::int64_t LeftOf(const Standing& standing, Instant now) {
   return standing.limited() ? standing.bucket.WholeTokens(standing.shape, now) : INT64_MAX;
 }
 
-// A charge of a tag that is divided among those that are charged to it.
-std::optional<AmongTags::Charge> DividedCharge(const NamedTagAt& named, const LimiterCore& core) {
-  if (named.member == nullptr || named.limit == nullptr || named.limit->among == Among::kFirst) return std::nullopt;
 // A named tag stands where one does that is charged with it, if that has less left.
 void ShowWith(const Standing& its, Standing& shown, Instant now) {
   if (its.free) shown.free = std::min(*its.free, shown.free.value_or(UINT32_MAX));
@@ -102,6 +102,9 @@ void ShowWith(const Standing& its, Standing& shown, Instant now) {
   shown.renewed = its.renewed;
 }
 
+// A charge of a tag that is divided among those that are charged to it.
+std::optional<AmongTags::Charge> DividedCharge(const NamedTagAt& named, const LimiterCore& core) {
+  if (named.member == nullptr || named.limit == nullptr || named.limit->among == Among::kFirst) return std::nullopt;
   const bool with_others = named.limit->shared && core.window != 0;
   return AmongTags::Charge{.divided = {.tag = named.query->tag,
                                        .hash = named.probe.hash,
@@ -175,8 +178,9 @@ Outcome Deciding::AskCharged(const Questions::Question& question, std::span<cons
     const Slot* const slot = shard.Find(query.tag, named[i].probe, now_);
     const auto limit = LimitOf(*core_.rules, query, slot);
     if (!limit.has_value()) continue;
-    core_.rules->ForEachDerived(*limit, TextOf(query),
-                                [&](std::string_view tag) { charged.Add(tag, query.cost, i, core_.limit(*limit).weight, *core_.table); });
+    core_.rules->ForEachDerived(*limit, TextOf(query), [&](std::string_view tag) {
+      charged.Add(tag, query.cost, i, core_.limit(*limit).weight, core_);
+    });
   }
   const std::span<NamedTagAt> tags = charged.tags();
   std::array<Standing, Charged<kNamedMax>::kMax> all;

@@ -8,6 +8,7 @@
 #include "limiter/recall.h"
 #include "limiter/limiter.h"
 #include "limiter/under_limit.h"
+#include "share/derived_tag.h"
 #include "share/inspection.h"
 #include "share/ways.h"
 
@@ -107,7 +108,7 @@ std::vector<std::string> PlacesWith(const Limiter& limiter, const Query& query, 
   if (core.in_flight == nullptr) return {};
   std::vector<std::string> tags = ChargedWith(limiter, query, now);
   std::erase_if(tags, [&](const std::string& tag) {
-    const auto limit = core.rules->Find(tag);
+    const auto limit = LimitOf(*core.rules, DerivedTag(tag, core).query());
     return !limit || core.limit(*limit).in_flight == 0;
   });
   return tags;

@@ -23,7 +23,7 @@ struct Inspection;    // share/inspection.h
 // What the limiter knows of the tag.
 Inspection Inspect(Limiter& limiter, const Query& query, Instant now);
 
-// The tags that are charged with the tag (Rule::also), in the order of its rule. Any thread.
+// The tags that are charged with the tag (Rule::also), in the order of its rule; see DerivedTag. Any thread.
 std::vector<std::string> ChargedWith(const Limiter& limiter, const Query& query, Instant now);
 // The tags of ChargedWith that have places: a question that enters takes one of each.
 std::vector<std::string> PlacesWith(const Limiter& limiter, const Query& query, Instant now);

@@ -33,6 +33,10 @@ Limiter::Limiter(std::span<std::byte> region, const std::array<std::byte, 16>& b
 
 Limiter::~Limiter() = default;
 
+void Limiter::SetTagBytesMax(std::size_t bytes) {
+  core_->tag_bytes_max = bytes;
+}
+
 void LimiterCore::MakeRoom() {
   if (rules->any_among() && among == nullptr) among = std::make_unique<AmongTags>();
   if (rules->any_penalty()) penalties.Enable();

@@ -84,6 +84,10 @@ class Limiter final : private SlotPolicy {
           std::shared_ptr<const Rulebook> before = nullptr);
   ~Limiter();
 
+  // A tag that is derived from another goes by its digest if it is longer than this (query.max_tag_bytes), as one does
+  // that a front end reads. To be called before the first query.
+  void SetTagBytesMax(std::size_t bytes);
+
   // Decides queries in order, as if each came alone: verdicts[i] answers queries[i]. If `standings` is not empty,
   // standings[i] is what the query left. Any thread, each with its own lane and prng. REQUIRES: verdicts.size() ==
   // queries.size(), standings.size() too or 0, a lane of tally(), now never runs backwards in one thread.

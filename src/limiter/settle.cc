@@ -2,6 +2,7 @@
 #include "limiter/inspect.h"
 #include "limiter/limit_of.h"
 #include "limiter/limiter.h"
+#include "share/derived_tag.h"
 #include "share/ways.h"
 
 namespace dthrottle {
@@ -66,7 +67,8 @@ Standing SettleAll(Limiter& limiter, const Payment& paid, const Actual& used, In
   if (!paid.with || paid.with == MarkOf(charged)) {
     for (std::size_t i = 0; i < charged.size(); ++i) {
       if ((paid.with_unpaid >> i & 1) != 0) continue;
-      SettleOne(limiter.ways(), {{charged[i], false}, query.cost}, &query.tag, paid.at, used, now);
+      const DerivedTag with(charged[i], limiter.ways().core());
+      SettleOne(limiter.ways(), with.query(query.cost), &query.tag, paid.at, used, now);
     }
   }
   return paid.unpaid ? Standing() : SettleOne(limiter.ways(), query, nullptr, paid.at, used, now);

@@ -10,6 +10,14 @@
 
 namespace dthrottle {
 
+std::array<char, kDigestBytes> DigestOf(std::string_view tag, const DigestKey& key) {
+  std::array<char, kDigestBytes> digest;
+  DT_CHECK(crypto_generichash(reinterpret_cast<unsigned char*>(digest.data()), digest.size(),
+                              reinterpret_cast<const unsigned char*>(tag.data()), tag.size(),
+                              reinterpret_cast<const unsigned char*>(key.data()), key.size()) == 0);
+  return digest;
+}
+
 OverLongReader::OverLongReader(const DigestKey& key) {
   static_assert(kDigestBytes == crypto_generichash_BYTES_MIN);
   DT_CHECK(crypto_generichash_init(&state_, reinterpret_cast<const unsigned char*>(key.data()), key.size(),

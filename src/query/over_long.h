@@ -17,6 +17,9 @@ namespace dthrottle {
 
 using DigestKey = std::array<std::byte, 32>;
 
+// The digest of a tag that is there as a whole, as OverLongReader makes it.
+std::array<char, kDigestBytes> DigestOf(std::string_view tag, const DigestKey& key);
+
 class OverLongReader {
  public:
   explicit OverLongReader(const DigestKey& key);

@@ -22,7 +22,9 @@ class AskHost {
         region(HoldTable::RegionBytes(holds_max) / sizeof(Line)),
         holds([this](const Payment& paid, Cost actual, Instant now) { host.limiter->Settle(paid, actual, now); },
               std::as_writable_bytes(std::span(region)), holds_max, {}, kFirstHold),
-        turn(*host.limiter, &holds, 0, Prng(1), tag_bytes_max) {}
+        turn(*host.limiter, &holds, 0, Prng(1), tag_bytes_max) {
+    host.limiter->SetTagBytesMax(tag_bytes_max);
+  }
 
   // As the connection of reader and turn.
   void OnLine(std::string_view line) { turn.OnLine(line, holder); }

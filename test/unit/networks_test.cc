@@ -185,6 +185,27 @@ TEST_CASE("also: a tag that is derived in two ways is charged once") {
   CHECK(host.host.Level("u:t", FromNanoseconds(1'000'000'000)) == Approx(38));
 }
 
+TEST_CASE("also: a derived tag that is longer than query.max_tag_bytes is the one that is asked for by name") {
+  AskHost host("[[rule]]\nmatch=\"u:*/*\"\nburst=70\nrate=0.001\nalso=[\"before /\"]\n"
+               "[[rule]]\nburst=100\nrate=0.001\nin_flight=50\n",
+               20);
+  const std::string tenant = "u:" + std::string(30, 't'), user = tenant + "/x";
+  const auto level = [&] {
+    const NamedTag named(tenant, 20, host.host.limiter->keys().digest);
+    const Inspection seen = Inspect(*host.host.limiter, named.query(), FromNanoseconds(1'000'000'000));
+    return seen.bucket.Level(seen.shape, FromNanoseconds(1'000'000'000));
+  };
+  CHECK(host.Send("take 50 " + user + "\n") == "OK 20\n");
+  CHECK(level() == Approx(50));
+  CHECK(host.Send("take 60 " + tenant + "\ntake 45 " + tenant + "\n").ends_with("\nOK 5\n"));
+  CHECK(host.Send("take 10 " + user + "\n").starts_with("NO limit "));
+  CHECK(host.Send("refund 45 " + user + "\nhold 60000 40 " + user + "\nrelease 80000\n") ==
+        "OK\nOK 80000 10\nOK released\n");
+  CHECK(level() == Approx(50));
+  CHECK(host.Send("enter 0 " + user + "\npeek 0 " + tenant + "\n") == "OK 49\nOK 49\n");
+  CHECK(host.Send("give " + user + "\npeek 0 " + tenant + "\n") == "OK 1\nOK 50\n");
+}
+
 TEST_CASE("also: each tag of a question shows what is left of what is charged with it, also where they share that") {
   AskHost host("[[rule]]\nname=\"user\"\nmatch=\"u:*/*\"\nburst=7\nrate=0.001\nin_flight=9\nalso=[\"before /\"]\n"
                "[[rule]]\nname=\"tenant\"\nburst=12\nrate=0.001\nin_flight=2\n");

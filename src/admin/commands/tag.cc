@@ -18,6 +18,7 @@
 #include "limiter/shedder.h"
 #include "query/named_tag.h"
 #include "rule/rulebook.h"
+#include "share/derived_tag.h"
 #include "share/inspection.h"
 #include "share/ways.h"
 
@@ -160,7 +161,7 @@ std::vector<ChargedTag> Charged(const Context& c, const NamedTag& tag, const Lim
   std::vector<ChargedTag> all;
   if (!limit.derives) return all;
   for (std::string& charged : ChargedWith(c.limiter(), tag.query(), c.now)) {
-    Inspection seen = Inspect(c.limiter(), {{charged, false}}, c.now);
+    Inspection seen = Inspect(c.limiter(), DerivedTag(charged, c.limiter().ways().core()).query(), c.now);
     all.push_back({std::move(charged), std::move(seen)});
   }
   return all;

@@ -89,6 +89,7 @@ Comparison::Comparison(MappedRegion memory, Limiter& live, std::shared_ptr<const
       sample_(share),
       clock_(clock != nullptr ? clock : NoClock),
       shadow_(memory_.bytes(), {}, live.keys(), rules_, live.tally().lanes(), now) {
+  shadow_.SetTagBytesMax(live.ways().core().tag_bytes_max);
   for (std::size_t i = 0; i < live.tally().lanes(); ++i) {
     lanes_.push_back(std::make_unique<LaneCounts>(rules_->rules().size() + 1, i + 1));
     shadow_.ways().core().tally.lane(i).SampleNone();

@@ -9,6 +9,8 @@
 #include "base/words.h"
 #include "frontend/ask/turn.h"
 #include "limiter/inspect.h"
+#include "share/derived_tag.h"
+#include "share/ways.h"
 
 namespace dthrottle {
 
@@ -65,7 +67,7 @@ void AskTurn::KeepPlaces(const Line& line, Instant now) {
     Entered entered{hash, {}};
     if (asking.tag(line.question, i).standing.entered) entered.places.push_back(hash);
     for (const std::string& with : PlacesWith(limiter_, queries[i], now)) {
-      entered.places.push_back(limiter_.table().Hash({with, false}));
+      entered.places.push_back(limiter_.table().Hash(DerivedTag(with, limiter_.ways().core()).tag()));
     }
     if (entered.places.empty()) continue;
     for (const std::uint64_t place : entered.places) ++holder.places[place];

@@ -6,6 +6,7 @@
 
 #include "share/accuracy/accuracy.h"
 #include "share/debit/ownership.h"
+#include "share/derived_tag.h"
 #include "share/inspection.h"
 #include "share/said_tag.h"
 #include "share/sites/site_bound.h"
@@ -121,7 +122,8 @@ void Debits::NoteAmong(const ToldEntry& told, const Limit& limit, std::uint64_t 
   if (limit.among == Among::kLevel) core_.among->HearHits(told.hash, hits, speaker, now);
   if (!limit.derives || told.tag.is_digest || SomeOwn(core_)) return;
   core_.rules->ForEachDerived(told.index, {told.tag.bytes}, [&](std::string_view divided) {
-    elsewhere_.push_back({core_.table->Hash({divided}), AmongTags::NameOf(told.tag), limit.weight, hits});
+    const std::uint64_t hash = core_.table->Hash(DerivedTag(divided, core_).tag());
+    elsewhere_.push_back({hash, AmongTags::NameOf(told.tag), limit.weight, hits});
   });
 }
 
