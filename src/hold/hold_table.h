@@ -61,8 +61,8 @@ struct HoldRecord {
   std::array<char, kHoldTagBytesMax> bytes;    // of the tags, one behind the other; no bytes of one without room
 
   // What a tag of an open hold has paid. REQUIRES: the tag is that of ForEachTag.
-  Payment PaymentOf(std::size_t i, const Tag& tag) const {
-    return {{tag, held[i]}, taken.at, taken.with[i], (taken.unpaid >> i & 1) != 0, taken.with_unpaid[i]};
+  Payment PaymentOf(std::size_t i, const Tag& tag, const OverLongTag* over_long) const {
+    return {{tag, held[i], over_long}, taken.at, taken.with[i], (taken.unpaid >> i & 1) != 0, taken.with_unpaid[i]};
   }
 
   // Calls use(i, tag) for each tag; one for which there was no room has no bytes.

@@ -26,7 +26,7 @@ struct Holder {
   std::map<Entered, std::uint32_t> entered;          // how often: what `give` gives back
   Waits waits;                                       // what it was told to wait for
 
-  static constexpr std::uint32_t kVersion = 8;    // for ReadState
+  static constexpr std::uint32_t kVersion = 9;    // for ReadState
   static void Fields(auto& state, auto& self) { state(self.holds, self.places, self.entered, self.waits); }
 };
 

@@ -1,8 +1,18 @@
 #include "hold/holds.h"
 
 #include <algorithm>
+#include <optional>
 
 namespace dthrottle {
+
+namespace {
+
+// Whether a record has not all that is needed of this tag of it.
+bool IsLacking(const Tag& tag) {
+  return tag.bytes.empty() || tag.is_digest;
+}
+
+}    // namespace
 
 void Holds::ReleaseBound(Instant now) {
   table_.ForEachOpen([&](const HoldRecord& record) {
@@ -17,7 +27,7 @@ void Holds::ReleaseAll(Instant now) {
 HoldId Holds::Keep(std::span<const Payment> paid, Holder* holder, Instant until) {
   const Instant before = next();
   const HoldId id = table_.Add(paid, until, holder != nullptr);
-  KeepLong(id, paid);
+  KeepLacking(id, paid);
   ++counts_.taken;
   if (holder != nullptr) {
     auto& holds = holder->holds;
@@ -28,9 +38,11 @@ HoldId Holds::Keep(std::span<const Payment> paid, Holder* holder, Instant until)
   return id;
 }
 
-void Holds::KeepLong(HoldId id, std::span<const Payment> paid) {
+void Holds::KeepLacking(HoldId id, std::span<const Payment> paid) {
   table_.Find(id)->ForEachTag([&](std::size_t i, const Tag& tag) {
-    if (tag.bytes.empty()) long_tags_[id].emplace_back(paid[i].query.tag);
+    if (!IsLacking(tag)) return;
+    const Query& query = paid[i].query;
+    lacking_[id].push_back({std::string(tag.bytes.empty() ? query.tag.bytes : ""), KeptEnds(query)});
   });
 }
 
@@ -104,14 +116,17 @@ void Holds::End(const HoldRecord& ending, HoldState state, std::span<const Cost>
   if (actual.empty()) actual = std::span(kNothing).first(ending.tags);
   const HoldRecord record = ending;    // as it was while it was open
   table_.End(ending, state, actual);
-  const auto kept = long_tags_.extract(record.id);
+  const auto kept = lacking_.extract(record.id);
   std::size_t used = 0;
   record.ForEachTag([&](std::size_t i, Tag tag) {
-    if (tag.bytes.empty()) {
-      if (kept.empty()) return;    // another process took it: what was held stays spent
-      tag = kept.mapped()[used++].tag();
+    std::optional<OverLongTag> over_long;
+    if (IsLacking(tag) && !kept.empty()) {
+      const Lacking& its = kept.mapped()[used++];
+      if (tag.bytes.empty()) tag.bytes = its.bytes;
+      over_long = its.ends.Of(tag);
     }
-    const Payment paid = record.PaymentOf(i, tag);
+    if (tag.bytes.empty()) return;    // another process took it: what was held stays spent
+    const Payment paid = record.PaymentOf(i, tag, over_long ? &*over_long : nullptr);
     if (const Cost held = paid.query.cost; !paid.unpaid) {
       (actual[i] < held ? counts_.returned : counts_.exceeded) += std::max(actual[i], held) - std::min(actual[i], held);
     }

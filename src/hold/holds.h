@@ -11,7 +11,8 @@
 //
 // A hold is marked as ended before its tokens move, and recorded after they were taken. A process killed in between
 // leaves tokens spent that nobody used; it never gives back twice. So does one that is killed or replaced with the tags
-// of its open holds for which their records have no room: these are in memory only.
+// of its open holds for which their records have no room, and with those that are charged with over-long ones: these
+// are in memory only.
 #pragma once
 
 #include <algorithm>
@@ -20,6 +21,7 @@
 #include <deque>
 #include <functional>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -27,6 +29,7 @@
 #include "base/tag.h"
 #include "hold/hold_table.h"
 #include "hold/holder.h"
+#include "hold/kept_ends.h"
 
 namespace dthrottle {
 
@@ -94,13 +97,19 @@ class Holds {
   HoldCounts counts() const;
 
  private:
-  void KeepLong(HoldId id, std::span<const Payment> paid);
+  // What its record lacks of a tag: its bytes, or of an over-long one its ends.
+  struct Lacking {
+    std::string bytes;
+    KeptEnds ends;
+  };
+
+  void KeepLacking(HoldId id, std::span<const Payment> paid);
   const HoldRecord* Look(HoldId id, Instant now);
   void End(const HoldRecord& record, HoldState state, std::span<const Cost> actual, Instant now);
 
   const Settle settle_;
   HoldTable table_;
-  std::unordered_map<HoldId, std::vector<KeptTag>> long_tags_;    // of open holds: those that the record lacks, in order
+  std::unordered_map<HoldId, std::vector<Lacking>> lacking_;    // of open holds: of tags that IsLacking, in order
   std::deque<std::vector<HoldId>> leaving_;    // of holders that have left; none is empty
   Duration ttl_max_ = std::chrono::minutes(10);
   HoldCounts counts_;

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 
 #include "base/tag.h"
 #include "base/time.h"
+#include "hold/kept_ends.h"
 #include "hold/payment.h"
 
 namespace dthrottle {
@@ -53,8 +55,8 @@ class Waits {
     wait.until = until;
     wait.kept = kept;
     for (const auto& [query, at, with, unpaid, with_unpaid] : paid) {
-      wait.paid.push_back({query.cost, query.tag.is_digest, std::string(query.tag.bytes), at, with.value_or(0), unpaid,
-                           with_unpaid});
+      wait.paid.push_back({query.cost, query.tag.is_digest, std::string(query.tag.bytes), KeptEnds(query), at,
+                           with.value_or(0), unpaid, with_unpaid});
     }
     return true;
   }
@@ -69,7 +71,10 @@ class Waits {
     tags_ -= wait.paid.size();
     if (wait.until <= now) return false;
     for (const Paid& paid : wait.paid) {
-      back(Payment{{{paid.tag, paid.is_digest}, paid.cost}, paid.at, paid.with, paid.unpaid, paid.with_unpaid});
+      const Tag tag{paid.tag, paid.is_digest};
+      const std::optional<OverLongTag> over_long = paid.ends.Of(tag);
+      back(Payment{{tag, paid.cost, over_long ? &*over_long : nullptr}, paid.at, paid.with, paid.unpaid,
+                   paid.with_unpaid});
     }
     return true;
   }
@@ -112,13 +117,14 @@ class Waits {
     Cost cost;
     bool is_digest;
     std::string tag;
+    KeptEnds ends;
     Instant at;
     std::uint16_t with;
     bool unpaid;
     std::uint8_t with_unpaid;
 
     static void Fields(auto& state, auto& self) {
-      state(self.cost, self.is_digest, self.tag, self.at, self.with, self.unpaid, self.with_unpaid);
+      state(self.cost, self.is_digest, self.tag, self.ends, self.at, self.with, self.unpaid, self.with_unpaid);
     }
   };
   struct Wait {

@@ -86,8 +86,8 @@ void Requests::Hold(All::value_type& its, std::span<const Query> queries, std::i
     Settle(its, {&kNothing, 1});
   }
   ++counts_.holds;
-  for (const auto& [tag, cost, over_long] : queries) {
-    request.held.push_back({std::string(tag.bytes), tag.is_digest, cost});
+  for (const Query& query : queries) {
+    request.held.push_back({std::string(query.tag.bytes), query.tag.is_digest, query.cost, KeptEnds(query)});
   }
   tags_ += queries.size();
   request.until_s = until_s;
@@ -98,7 +98,9 @@ void Requests::Hold(All::value_type& its, std::span<const Query> queries, std::i
 void Requests::Settle(All::value_type& its, std::span<const LoggedQuestion::Tag> actual) {
   auto& [name, request] = its;
   for (std::size_t i = 0; i < request.held.size(); ++i) {
-    const Query held = request.held[i].query();
+    Query held = request.held[i].query();
+    const std::optional<OverLongTag> over_long = request.held[i].ends.Of(held.tag);
+    if (over_long) held.over_long = &*over_long;
     const Cost used = actual[actual.size() == 1 ? 0 : i].cost;
     fleet_.host(request.host).Settles(held, request.since, used, fleet_.now());
     counts_.returned += held.cost - std::min(held.cost, used);

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "hold/kept_ends.h"
 #include "lab/fleet.h"
 #include "lab/question_log.h"
 
@@ -70,6 +71,7 @@ class Requests {
     std::string bytes;
     bool is_digest = false;
     Cost cost = 0;
+    KeptEnds ends{};    // of what is held
 
     Query query() const { return {{bytes, is_digest}, cost}; }
   };

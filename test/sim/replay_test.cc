@@ -284,6 +284,18 @@ TEST_CASE("a hold is settled by its request, by its time, or by the next one of 
   CHECK(replay.ideal_requests().holds == 5);
 }
 
+TEST_CASE("a hold of an over-long tag is settled with the tags that are charged with it") {
+  Replay replay(Options("[[rule]]\nmatch = \"*/*\"\nburst = 100\nrate = 0.001\nalso = [\"before /\"]\n"
+                        "[[rule]]\nburst = 100\nrate = 0.001\n", 1));
+  const std::string user = "acme/" + std::string(300, 'x');
+  replay.Take(Asks(0, "a hold 60000 60 " + user));
+  replay.Take(Asks(1, "a commit 10"));
+  replay.Take(Asks(2, "b take 90 acme"));
+  replay.Take(Asks(3, "c take 1 acme"));    // refused
+  replay.Finish();
+  CHECK((replay.counts().unreadable == 0 && replay.counts().refused == 1 && replay.counts().ideal_refused == 1));
+}
+
 TEST_CASE("a request gives back what it has spent, and not what it was refused") {
   for (const std::uint32_t hosts : {1u, 3u}) {
     CAPTURE(hosts);

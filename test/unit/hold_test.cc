@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/prng.h"
+#include "base/state.h"
 #include "limiter/inspect.h"
 #include "share/debit/debits.h"
 #include "share/ways.h"
@@ -174,6 +175,47 @@ TEST_CASE("hold: of tags that are charged together those are settled that have p
   tried_user.Send(hold_twice);
   CHECK(tried_user.host.Level("acme/a", kNow) == Approx(2).margin(0.01));
   CHECK(tried_user.host.Level("acme", kNow) == Approx(89).margin(0.01));
+}
+
+constexpr const char* kTenants = "[[rule]]\nname=\"user\"\nmatch=\"*/*\"\nburst=100\nrate=0.001\nalso=[\"before /\"]\n"
+                                 "[[rule]]\nname=\"tenant\"\nburst=1000\nrate=0.001\n";
+
+TEST_CASE("hold: tags that are charged with an over-long one are settled with it, however the hold ends") {
+  AskHost h(kTenants);
+  const std::string user = "acme/" + std::string(300, 'x');
+  CHECK(h.Send("hold 60000 50 " + user + "\nrelease 80000\npeek 0 acme\n") == "OK 80000 50\nOK released\nOK 1000\n");
+  CHECK(h.Send("hold 60000 50 " + user + "\ncommit 100001 30\npeek 0 acme\n") ==
+        "OK 100001 50\nOK committed 30\nOK 970\n");
+  CHECK(h.Send("hold 60000 10 " + user + "\ncommit 180002 40\npeek 0 acme 0 " + user + "\n") ==
+        "OK 180002 60\nOK committed 40\nOK 930 30\n");
+  h.Send("hold 1000 30 " + user + "\n");
+  CHECK(h.Send("peek 0 acme 0 " + user + "\n") == "OK 900 0\n");
+  h.holds.EndSome(kNow, 8);
+  CHECK(h.host.Level("acme", kNow) == Approx(930).margin(0.01));
+  CHECK(h.host.Level(user, kNow) == Approx(30).margin(0.01));
+}
+
+TEST_CASE("hold: a wait of an over-long tag gives back to tags charged with it, too, also in another process") {
+  AskHost h("[[rule]]\nmatch=\"*/*\"\nburst=5\nrate=0.1\ndelay=\"60s\"\nalso=[\"before /\"]\n"
+            "[[rule]]\nburst=100\nrate=0.001\n");
+  const std::string user = "acme/" + std::string(300, 'x');
+  const std::string waits = h.Send("take 5 " + user + "\ntake wait=60000 3 " + user + "\n");
+  REQUIRE(waits.starts_with("OK 0\nWAIT 30000 "));
+  CHECK(h.Send("peek 0 acme\nrelease " + waits.substr(16, 16) + "\npeek 0 acme\n") == "OK 92\nOK released\nOK 95\n");
+  h.Send("take wait=60000 3 " + user + "\n");
+  Holder read;
+  REQUIRE(ReadState(WriteState(Holder::kVersion, h.holder), Holder::kVersion, read));
+  AskReturns there(*h.host.limiter, nullptr, 1, kTagBytesMax, nullptr);
+  there.TakeUp(read);
+  there.Leave(read, FromNanoseconds(1'000'000'000));
+  CHECK(h.Send("peek 0 acme\n") == "OK 95\n");
+}
+
+TEST_CASE("hold: a commit charges an over-long tag that no bucket is recorded for") {
+  AskHost h(kRules);
+  const std::string tag(300, 'x');
+  CHECK(h.Send("hold 60000 0 " + tag + "\ncommit 80000 50\npeek 0 " + tag + "\n") ==
+        "OK 80000 1000\nOK committed 50\nOK 950\n");
 }
 
 TEST_CASE("hold: a wait that is given up gives back what its tags have paid") {
