@@ -218,6 +218,21 @@ TEST_CASE("hold: a commit charges an over-long tag that no bucket is recorded fo
         "OK 80000 1000\nOK committed 50\nOK 950\n");
 }
 
+TEST_CASE("hold: a question that its limit refuses is told so where there is hardly room for another hold") {
+  AskHost h("[[rule]]\nname=\"all\"\nburst=10\nrate=0.001\n", kTagBytesMax, 2);
+  const std::string asks = "hold 60000 9 a\n", refused = "NO limit 8000000 1 all a\n";
+  CHECK(h.Send(asks + asks + asks + asks) == "OK 80000 1\n" + refused + refused + refused);
+  CHECK(h.holds.counts().full == 0);
+  const std::string full = "ERR no room for another hold: hold.max_holds is 2\n";
+  CHECK(h.Send("hold 60000 9 b\nhold 60000 9 c\nrelease 80000\nhold 60000 1 c\nhold 60000 1 c\n") ==
+        "OK 100001 1\n" + full + "OK released\nOK 180002 9\n" + full);
+  CHECK(h.holds.counts().full == 2);
+  CHECK(h.turn.counts().questions == 6);
+  CHECK(h.turn.counts().errors == 2);
+  CHECK(h.Send("hold 60000 1\n") == "ERR a TAG is missing behind 1\n");
+  CHECK(h.Send("peek 0 a 0 c\n") == "OK 10 9\n");
+}
+
 TEST_CASE("hold: a wait that is given up gives back what its tags have paid") {
   AskHost h("[[rule]]\nname=\"paced\"\nmatch=\"p\"\nburst=1\nrate=0.1\ndelay=\"50s\"\n"
             "[[rule]]\nmatch=\"tried\"\nburst=10\nrate=0.001\nmode=\"shadow\"\n");

@@ -23,8 +23,10 @@ constexpr std::string_view kHere = "here";    // the hold ends with its connecti
 
 // ---- Taking lines ----
 
+// A hold that has room whatever comes before it in the turn is decided together with questions beside it. Any other is
+// decided alone, once what is before it is answered: that may be refused, or make room.
 void AskTurn::OnHold(Line& held, std::string_view rest) {
-  if (!CanHold()) return;
+  if (holds_ == nullptr) return void(Complain("holds are off: hold.max_holds is 0"));
   const std::string_view word = NextWord(rest);
   std::uint32_t ttl_ms = 0;
   const auto most = std::chrono::floor<std::chrono::milliseconds>(holds_->ttl_max()).count();
@@ -36,18 +38,22 @@ void AskTurn::OnHold(Line& held, std::string_view rest) {
   held.kind = Kind::kHold;
   held.ttl = std::chrono::milliseconds(ttl_ms);
   held.here = TakeWord(rest, kHere);
+  held.alone = holding_ >= holds_->room();
+  if (held.alone) batch_open_ = false;
   if (OnQuestion(held, Verb::kHold, rest)) ++holding_;
-}
-
-// Whether there is room for another hold beside those of this turn. False: the answer says so.
-bool AskTurn::CanHold() {
-  if (holds_ == nullptr) return Complain("holds are off: hold.max_holds is 0");
-  if (holding_ < holds_->room()) return true;
-  holds_->CountFull();
-  return Complain(fmt::format("no room for another hold: hold.max_holds is {}", holds_->counts().max));
+  if (held.alone) batch_open_ = false;
 }
 
 // ---- Answering ----
+
+// Whether there is no room for the hold of a line. True: the answer says so, and the line takes nothing.
+bool AskTurn::FindsNoRoom(const Line& line) {
+  if (!line.alone || holds_->room() > 0) return false;
+  holds_->CountFull();
+  ++counts_.errors;
+  answers_.text() += fmt::format("ERR no room for another hold: hold.max_holds is {}", holds_->counts().max);
+  return true;
+}
 
 void AskTurn::AppendHeld(const Line& line, Instant now) {
   const std::vector<Payment> paid = batches_[line.batch].asking.payments(line.question);

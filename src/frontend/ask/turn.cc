@@ -96,7 +96,6 @@ bool AskTurn::OnQuestion(Line& line, Verb verb, std::string_view rest) {
     asking.Drop();
     return false;
   }
-  ++counts_.questions;
   named_ += asking.tags() - tags;
   line.batch = batches_used_ - 1;
   line.question = asking.size() - 1;
@@ -160,6 +159,8 @@ void AskTurn::Answer(Instant now) {
 
 // Decides the line's question, together with those of its batch.
 void AskTurn::AppendOutcome(const Line& line, Instant now) {
+  if (FindsNoRoom(line)) return;
+  ++counts_.questions;
   auto& [asking, asked] = batches_[line.batch];
   if (!std::exchange(asked, true)) asking.Answer(now);
   AskAnswer answer(asking, line.question, now, answers_.text());

@@ -56,7 +56,7 @@ class AskTurn {
   std::uint64_t over_long() const;
 
  private:
-  // Questions that are decided together: those between two settlements.
+  // Questions that are decided together: those between two settlements, but a hold that has to look for room.
   struct Batch {
     Asking asking;
     bool asked = false;
@@ -69,6 +69,7 @@ class AskTurn {
     Duration patience{};                    // kQuestion: how long it would wait
     bool keep = false;                      // kQuestion: its wait outlasts its connection
     bool here = false;                      // kHold: it ends with its connection
+    bool alone = false;                     // kHold: no other question is in its batch
     Duration ttl{};                         // kHold
     std::size_t batch = 0, question = 0;    // of kQuestion and kHold
     std::size_t begin = 0, end = 0;         // kAnswered: of texts_
@@ -85,7 +86,7 @@ class AskTurn {
 
   // hold.cc
   void OnHold(Line& line, std::string_view rest);
-  bool CanHold();
+  bool FindsNoRoom(const Line& line);
   void AppendHeld(const Line& line, Instant now);
   void KeepPlaces(const Line& line, Instant now);
   void AppendWaiting(const Line& line, Instant now);
