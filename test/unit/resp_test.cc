@@ -1,8 +1,11 @@
 #include <fmt/format.h>
 #include <catch2/catch.hpp>
 
+#include "config/calendar.h"
 #include "limiter/asking.h"
 #include "limiter/shedder.h"
+#include "quota/quotas.h"
+#include "share/quota/quota_sharing.h"
 #include "share/ways.h"
 #include "test/support/resp.h"
 
@@ -209,6 +212,35 @@ TEST_CASE("resp: a penalized key is told how long that lasts, also by the refusa
     CHECK(Five(host.Send("cl.throttle k 9 1 1 3\n", kNow + 3s)) == "1 2 2 -1 0");    // never
     CHECK(Five(host.Send("cl.throttle k 9 1 1\n", kNow + 60s)) == "0 2 1 -1 1");
   }
+}
+
+TEST_CASE("resp: a key that is given something back is told of its quota") {
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  std::vector<Line> counts(Quotas::RegionBytes(1024) / sizeof(Line));
+  RespHost host("[[rule]]\nburst=30\nrate=1\nquota=5\nper=\"hour\"\n");
+  Limiter& limiter = *host.host.limiter;
+  const auto hash = [&](const Tag& tag) { return limiter.table().Hash(tag); };
+  const auto calendar = [](const QuotaCalendar& its) {
+    QuotaPeriods periods = PeriodsAt(its, 0);
+    periods.ends = kNow + 1h;
+    return periods;
+  };
+  limiter.ways().KeepQuotas(std::make_unique<Quotas>(std::as_writable_bytes(std::span(counts)),
+                                                     std::array<std::byte, 16>{}, 1, hash, calendar));
+  CHECK(Five(host.Send("cl.throttle q 9 1 1 5\n", kNow)) == "0 5 0 -1 3600");
+  CHECK(Five(host.Send("cl.throttle q 9 1 1 -1\n", kNow)) == "0 5 1 -1 3600");
+  CHECK(Five(host.Send("cl.throttle q 9 1 1 2\n", kNow)) == "1 5 1 3600 3600");
+}
+
+TEST_CASE("resp: a key that is given something back is told of what is charged with it") {
+  RespHost host("[[rule]]\nmatch=\"*/*\"\nburst=70\nrate=1\nalso=[\"before /\"]\n"
+                "[[rule]]\nmatch=\"acme\"\nburst=120\nrate=1\n");
+  CHECK(Five(host.Send("cl.throttle acme 9 1 1 118\n", kNow)) == "0 120 2 -1 118");
+  CHECK(Five(host.Send("cl.throttle acme/bob 9 1 1 2\n", kNow)) == "0 120 0 -1 120");
+  CHECK(Five(host.Send("cl.throttle acme/bob 9 1 1 -1\n", kNow)) == "0 120 1 -1 119");
+  CHECK(Five(host.Send("cl.throttle acme/bob 9 1 1 -9\n", kNow)) == "0 120 10 -1 110");
 }
 
 TEST_CASE("resp: a penalty that ends before the key has its tokens is not what it waits for") {

@@ -202,8 +202,21 @@ void RespTurn::DecideByRules(std::size_t first, std::size_t n, Instant now) {
                     {lane_, "resp"}, prng_, now, std::span(standings_).subspan(begin, i - begin));
     if (i == first + n) return;
     verdicts_[i] = Verdict::kServe;
-    standings_[i] = limiter_.GiveBack(queries_[i], now);
+    standings_[i] = GiveBack(queries_[i], now);
   }
+}
+
+// Where the key stands then is also a matter of its quota and of the tags that are charged with it, which a peek knows.
+Standing RespTurn::GiveBack(Query query, Instant now) {
+  limiter_.GiveBack(query, now);
+  query.cost = 0;
+  peeked_.Clear();
+  peeked_.Begin(Verb::kPeek);
+  peeked_.Name(query);
+  Outcome outcome;
+  Standing standing;
+  limiter_.Ask(peeked_, {&outcome, 1}, {&standing, 1}, {lane_, "resp"}, prng_, now);
+  return standing;
 }
 
 void RespTurn::DecideAsBrought(std::size_t first, std::size_t n, Instant now) {

@@ -111,6 +111,7 @@ class RespTurn {
   Query MakeQuery(const ThrottleRequest& request);
   std::size_t DecideRun(std::size_t reply, Instant now);
   void DecideByRules(std::size_t first, std::size_t n, Instant now);
+  Standing GiveBack(Query query, Instant now);
   void DecideAsBrought(std::size_t first, std::size_t n, Instant now);
   void DecideQuestions(std::size_t first, std::size_t n, Instant now);
   void AppendReply(const ThrottleReply& reply);
@@ -128,6 +129,7 @@ class RespTurn {
   std::vector<Query> queries_;
   std::vector<Verdict> verdicts_;
   std::vector<Standing> standings_;
+  Questions peeked_;    // about a key that was given something back
   std::vector<KeyedQuestion> questions_;
   std::vector<KeyAndCost> keys_;
   Asking asking_;    // the questions of one run
