@@ -82,6 +82,42 @@ const throttle = new Throttle({ questions: process.argv[2], pages: false, deadli
 })()
 """
 
+OPTIONS = """
+const { Throttle } = require(process.argv[1] + '/src/integration/node')
+const query = process.argv[2]
+;(async () => {
+  for (const name of ['deadlineMs', 'questions', 'pages']) {
+    const throttle = new Throttle({ query, pages: false, backoffMinMs: 1, backoffMaxMs: 1, [name]: undefined })
+    let verdict
+    for (let i = 0; i < 1000 && verdict !== 'throttle'; i++) { // the daemon may be slow
+      ({ verdict } = await throttle.ask('C'))
+      await new Promise((resolve) => setTimeout(resolve, 5))
+    }
+    console.log(verdict)
+    throttle.close()
+  }
+  for (const name of ['failOpen', 'backoffMinMs', 'backoffMaxMs']) {
+    const throttle = new Throttle({ query: 'unix:/nonexistent', pages: false, [name]: undefined })
+    const { verdict, serve } = await throttle.ask('C', 30000)
+    console.log(verdict, serve, (await throttle.ask('C', 30000)).verdict)
+  }
+})()
+"""
+
+NO_TIMES = """
+const { Throttle } = require(process.argv[1] + '/src/integration/node')
+for (const name of ['deadlineMs', 'backoffMinMs', 'backoffMaxMs']) {
+  for (const value of [NaN, null, '20', -1]) {
+    try {
+      new Throttle({ [name]: value })
+      console.log('taken')
+    } catch ({ message }) {
+      console.log(message)
+    }
+  }
+}
+"""
+
 
 class Node(test_bindings.Node, SystemTest):
     def test_a_busy_loop_hears_answers_that_have_come_by_the_deadline(self):
@@ -142,3 +178,15 @@ class Node(test_bindings.Node, SystemTest):
         with AskDaemon(rule(burst=10, rate=0.001)) as daemon:
             done = run("node", "-e", NO_NUMBER, ROOT, f"unix:{daemon.ask_path}")
         self.assertEqual(done.stdout.splitlines(), 4 * ["bad question"] + ["9 serve 10"], done.stderr)
+
+    def test_an_option_that_is_undefined_is_the_one_by_default(self):
+        with AskDaemon(rule(burst=1, rate=0.001)) as daemon:
+            daemon.ask(["C"])
+            done = run("node", "-e", OPTIONS, ROOT, f"unix:{daemon.query_path}")
+        self.assertEqual(done.stdout.splitlines(), 3 * ["throttle"] + 3 * ["unreachable true backing off"], done.stderr)
+
+    def test_a_time_that_is_no_number_is_an_error(self):
+        done = run("node", "-e", NO_TIMES, ROOT)
+        self.assertEqual(done.stdout.splitlines(), [f"{name} is a number of milliseconds from 0 on, not {value}"
+                                                    for name in ("deadlineMs", "backoffMinMs", "backoffMaxMs")
+                                                    for value in ("NaN", "null", "20", "-1")], done.stderr)

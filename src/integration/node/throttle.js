@@ -16,6 +16,20 @@ const DEFAULTS = {
   pages: undefined // path of the addon that looks into pages; undefined: the installed one, if any; false: none
 }
 
+// An option that is undefined is the one by default.
+function named (options) {
+  const all = { ...DEFAULTS }
+  for (const [name, value] of Object.entries({ ...options })) {
+    if (value !== undefined) all[name] = value
+  }
+  for (const name of ['deadlineMs', 'backoffMinMs', 'backoffMaxMs']) {
+    if (typeof all[name] !== 'number' || !(all[name] >= 0)) {
+      throw new Error(`${name} is a number of milliseconds from 0 on, not ${all[name]}`)
+    }
+  }
+  return all
+}
+
 // What `make` makes of what a caller has named; undefined: it cannot.
 function attempt (make) {
   try {
@@ -40,7 +54,7 @@ class Throttle {
   #warned = false // of a question that is none
 
   constructor (options = {}) {
-    this.#options = { ...DEFAULTS, ...options }
+    this.#options = named(options)
     this.#query = new Channel(this.#options.query, this.#options)
     this.#questions = new Channel(this.#options.questions, this.#options)
     this.#pages = new Pages(parse(this.#options.query).path, this.#options.pages)
