@@ -550,6 +550,42 @@ class FlexiblePenalties(Node):
         self.assertEqual(said[13], "3")
 
 
+INSURED = """
+const { RateLimiterMemory } = require('rate-limiter-flexible')
+const { RateLimiterDthrottle } = require(process.argv[1] + '/src/integration/node/flexible')
+const { Throttle } = require(process.argv[1] + '/src/integration/node')
+const nobody = { query: 'unix:/nonexistent', questions: 'unix:/nonexistent', pages: false, deadlineMs: 30000 }
+const insured = (dthrottle) => new RateLimiterDthrottle({
+  points: 9, duration: 3600, insuranceLimiter: new RateLimiterMemory({ points: 2, duration: 3600 }), dthrottle
+})
+const left = (limiter) => limiter.consume('C').then((served) => served.remainingPoints, () => 'refused')
+;(async () => {
+  for (const dthrottle of [nobody, { ...nobody, onFailure: 'raise' }, { throttle: new Throttle(nobody) }]) {
+    const limiter = insured(dthrottle)
+    console.log(await left(limiter), await left(limiter), await left(limiter))
+  }
+  for (const onFailure of ['serve', 'refuse']) {
+    try {
+      insured({ ...nobody, onFailure })
+      console.log('taken')
+    } catch ({ message }) {
+      console.log(message)
+    }
+  }
+})()
+"""
+
+
+class FlexibleInsurance(Node):
+    shows = FlexibleResets.shows
+
+    def test_the_insurance_limiter_decides_while_nobody_answers(self):
+        done = run("node", "-e", INSURED, ROOT, env=self.env)
+        said = done.stdout.splitlines()
+        self.assertEqual(said[:3], 3 * ["1 0 refused"], done.stderr)
+        self.assertEqual(said[3:], 2 * ['onFailure is "raise" where there is an insuranceLimiter, which decides then'])
+
+
 class FastifyRateLimit(Node, Claims, Crowd):
     app = "fastify"
     shows = ("node", "-e", "require('fastify'); require('@fastify/rate-limit')")

@@ -17,13 +17,22 @@ function whole (points) {
   return points
 }
 
+// An insurance limiter decides where a call fails, so where nobody answers calls fail.
+function failing ({ onFailure, ...options } = {}, insured) {
+  if (!insured) return { ...options, onFailure }
+  if (![undefined, 'raise'].includes(onFailure)) {
+    throw new Error('onFailure is "raise" where there is an insuranceLimiter, which decides then')
+  }
+  return { ...options, onFailure: 'raise' }
+}
+
 class RateLimiterDthrottle extends RateLimiterStoreAbstract {
   constructor ({ dthrottle, ...options }) {
     for (const name of ['blockDuration', 'inMemoryBlockOnConsumed']) {
       if (options[name] > 0) throw new Error(`${name}: ${NO_BLOCK}`)
     }
     super(options)
-    this.asker = new Asker(dthrottle)
+    this.asker = new Asker(failing(dthrottle, this.insuranceLimiter))
   }
 
   _upsert (rlKey, points, msDuration, forceExpire = false) {
