@@ -104,6 +104,25 @@ const cases = {
     }
   },
 
+  // What fastify would do by a count of refusals, of a limiter for all and of one of its own.
+  async counts () {
+    const store = fastifyStore({ questions: 'unix:/nonexistent' })
+    const limited = async (options) => {
+      const app = require('fastify')()
+      await app.register(require('@fastify/rate-limit'), { max: LIMIT, store, ...options })
+      return app
+    }
+    for (const options of [{ ban: 2 }, { continueExceeding: true }, { exponentialBackoff: true }]) {
+      const told = new RegExp(`^Error: ${Object.keys(options)}: `)
+      await assert.rejects(limited(options), told)
+      const app = await limited()
+      assert.throws(() => app.get('/', { config: { rateLimit: options } }, () => 'served'), told)
+      assert.throws(() => app.createRateLimit(options), told)
+    }
+    const app = await limited({ ban: 0, continueExceeding: false })
+    app.get('/', { config: { rateLimit: { ban: 0, exponentialBackoff: false } } }, () => 'served')
+  },
+
   // express-rate-limit gives nothing back after the reset, which is near where a bucket is full by then.
   async reset () {
     const served = { verdict: 'serve', serve: true, left: [LIMIT - 1], waitMs: 0 }

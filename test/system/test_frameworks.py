@@ -597,6 +597,9 @@ class FastifyStore(Stores):
     def test_a_limiter_has_the_tag_of_its_route_or_its_group(self):
         self.finds_no_fault("tags")
 
+    def test_what_needs_a_count_of_refusals_is_an_error(self):
+        self.finds_no_fault("counts")
+
 
 class Rack(Framework):
     shows = ("ruby", "-e", "require 'rack/attack'")

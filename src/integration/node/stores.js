@@ -139,6 +139,13 @@ class ExpressStore {
   }
 }
 
+// Throws where fastify goes by how often a client was refused, which the daemon does not tell.
+function refuseCounts (options = {}) {
+  for (const name of ['ban', 'continueExceeding', 'exponentialBackoff']) {
+    if (options[name] > 0) throw new Error(`${name}: dthrottled counts no refusals, and \`penalty\` of a rule bans`)
+  }
+}
+
 // fastify.register(rateLimit, { store: fastifyStore() })
 //
 // A tag is the prefix and the key. A route with a limiter of its own has its methods and path in between,
@@ -156,7 +163,8 @@ function fastifyStore ({ prefix = 'fastify:', ...options } = {}) {
   }
 
   return class FastifyStore {
-    constructor (_options, place = '') {
+    constructor (options, place = '') {
+      refuseCounts(options)
       this.place = place
     }
 
@@ -168,8 +176,8 @@ function fastifyStore ({ prefix = 'fastify:', ...options } = {}) {
       this.#tell(asker.look(this.#tag(key), max, windowMs), 0, callback)
     }
 
-    child ({ routeInfo = {}, groupId = 'limiter' }) {
-      return new FastifyStore({}, `${routeInfo.method ? placeOf(routeInfo) : groupId}:`)
+    child ({ routeInfo = {}, groupId = 'limiter', ...options }) {
+      return new FastifyStore(options, `${routeInfo.method ? placeOf(routeInfo) : groupId}:`)
     }
 
     #tag (key) {
