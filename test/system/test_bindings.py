@@ -539,7 +539,49 @@ print("goes on")
 """
 
 
+LEFT = """
+package.path = arg[1] .. "/src/integration/lua/?.lua;" .. package.path
+local throttle = require("dthrottle").open { library = arg[2], questions = "unix:" .. arg[3], deadline_ms = 30000 }
+local function told(answer)
+  print(answer.verdict, answer.refused, answer.left[1], answer.left[2], answer.left[3])
+end
+told(throttle:ask_question { "C", "D", { "none", 5 } })
+told(throttle:ask_question { "C", { "D", 9 }, "none" })
+told(throttle:peek { "C", { "D", 10 }, "none" })
+told(throttle:ask_question({ "C" }, 0))
+"""
+
+
+COUNTS = """
+package.path = arg[1] .. "/src/integration/lua/?.lua;" .. package.path
+local throttle = require("dthrottle").open { library = arg[2], questions = "unix:" .. arg[3], deadline_ms = 30000 }
+local many = {}
+for i = 1, 17 do many[i] = "C" .. i end
+for _, tags in ipairs { {}, many, { { "C", 0.5 } } } do
+  for _, verb in ipairs { "ask_question", "ask_all", "peek", "hold" } do
+    local said = throttle[verb](throttle, tags, verb == "hold" and 1000 or nil)
+    print(said.verdict, said.error, #said.left)
+  end
+  print(throttle:refund(tags), throttle:learn(tags))
+end
+"""
+
+
 class LuaPackage(Lua, SystemTest):
+    def test_a_refusal_says_what_is_left_of_the_tag_that_refuses_and_of_no_other(self):
+        with AskDaemon(rule(match="?", burst=9, rate=0.001)) as daemon:
+            done = run("luajit", "-", ROOT, self.program[-1], daemon.ask_path, stdin=LEFT.encode())
+        said = (("serve", None, 8, 8, "inf"), ("throttle", 2, None, 8, None), ("throttle", 2, None, 8, None),
+                ("timed out", None, None, None, None))
+        self.assertEqual(done.stdout.splitlines(),
+                         ["\t".join("nil" if word is None else str(word) for word in line) for line in said], done)
+
+    def test_a_question_that_names_no_tag_or_too_many_says_what_is_wrong(self):
+        with AskDaemon(rule(burst=9)) as daemon:
+            done = run("luajit", "-", ROOT, self.program[-1], daemon.ask_path, stdin=COUNTS.encode())
+        wrong = "bad question\ta question names 1 to 16 tags, at costs that are whole numbers from 0 on\t0"
+        self.assertEqual(done.stdout.splitlines(), 3 * [*4 * [wrong], "bad question\tbad question"], done)
+
     def test_a_program_goes_on_when_its_last_handle_is_collected(self):
         done = run("luajit", "-", ROOT, self.program[-1], "/nonexistent", stdin=COLLECTED.encode())
         self.assertEqual((done.returncode, done.stdout.splitlines()[::2]), (0, ["unreachable", "goes on"]), done)

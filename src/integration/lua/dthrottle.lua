@@ -86,7 +86,8 @@ end
 
 function Throttle:no_question()
   local said = self:decided(BAD_QUESTION)
-  said.error, said.left = "costs are whole numbers from 0 on", {}
+  said.error = "a question names 1 to " .. TAGS_MAX .. " tags, at costs that are whole numbers from 0 on"
+  said.left, said.wait_ms, said.delay_s = {}, 0, 0
   return said
 end
 
@@ -121,8 +122,9 @@ local function cost_of(number)
   return math.min(number, COST_MAX)
 end
 
--- nil: a cost is none, and so the question is bad.
+-- nil: there are none or too many, or a cost is none, and so the question is bad.
 local function named_tags(tags)
+  if #tags < 1 or #tags > TAGS_MAX then return nil end
   local named = ffi.new("dthrottle_tag[?]", #tags)
   for i, tag in ipairs(tags) do
     local text, cost = tag, 1
@@ -131,6 +133,13 @@ local function named_tags(tags)
     named[i - 1].text, named[i - 1].bytes, named[i - 1].cost = text, #text, cost
   end
   return named
+end
+
+-- Whole tokens of the tag at a place. nil: it was not told.
+local function left_at(place, said, answer)
+  if said.verdict ~= "serve" and place ~= said.refused then return nil end
+  local left = tonumber(answer.left[place - 1])
+  return left < 0 and math.huge or left
 end
 
 local function ask(self, verb, tags, deadline_ms, times)
@@ -148,17 +157,15 @@ local function ask(self, verb, tags, deadline_ms, times)
   said.delay_s = tonumber(answer.delay_us) / 1e6
   said.hold = answer.hold ~= 0 and answer.hold or nil
   said.left = {}
-  for i = 1, math.min(#tags, TAGS_MAX) do
-    local left = tonumber(answer.left[i - 1])
-    said.left[i] = left < 0 and math.huge or left
-  end
+  for i = 1, #tags do said.left[i] = left_at(i, said, answer) end
   return said
 end
 
 -- Either every tag has what it costs and pays, or no tag pays. `tags` is a list of 1 to 16 tags that cost 1, or pairs of a
 -- tag and its cost: { "user:alice", { "tenant:acme", 3 } }; or one tag. The answer says what is `left` of each tag,
--- math.huge where nothing limits it; and of a refusal its `reason` ("limit", "never", "shed", "busy"), the place of the
--- tag that is `refused`, its `rule`, and after how many milliseconds the same question may pass (`wait_ms`).
+-- math.huge where nothing limits it, and nil of all but the one that refuses; and of a refusal its `reason` ("limit",
+-- "never", "shed", "busy"), the place of the tag that is `refused`, its `rule`, and after how many milliseconds the same
+-- question may pass (`wait_ms`). A question that is none has an `error`; what the daemon says of a bad one is not told.
 -- With `wait_ms` a question waits so long rather than being refused, under rules with `delay`: it is served, and the
 -- caller goes on after `delay_s` seconds (ngx.sleep). Until then release(hold) gives its tokens back.
 function Throttle:ask_question(tags, deadline_ms, wait_ms)
