@@ -59,19 +59,57 @@ enum dthrottle_failure dthrottle_failure_of(enum dthrottle_verdict verdict, int 
 
 /* ---- Counting ---- */
 
-struct dthrottle_counts* dthrottle_board_counts(struct dthrottle_board* board, const char* address, size_t bytes) {
-  char name[DTHROTTLE_BOARD_NAME_BYTES];
-  if (bytes >= sizeof name) bytes = sizeof name - 1;
-  for (size_t i = 0; i < bytes; i++) { /* it stands between quotes on the page */
+/* An address as it stands between quotes on the page. */
+static void write_name(const char* address, size_t bytes, char name[DTHROTTLE_BOARD_NAME_BYTES]) {
+  if (bytes >= DTHROTTLE_BOARD_NAME_BYTES) bytes = DTHROTTLE_BOARD_NAME_BYTES - 1;
+  for (size_t i = 0; i < bytes; i++) {
     name[i] = (unsigned char)address[i] < ' ' || address[i] == '"' || address[i] == '\\' ? '_' : address[i];
   }
-  name[bytes] = '\0';
-  for (size_t i = 0; i < board->count; i++) {
-    if (strcmp(board->entries[i].name, name) == 0) return &board->entries[i].counts;
+  memset(name + bytes, '\0', DTHROTTLE_BOARD_NAME_BYTES - bytes);
+}
+
+/* Where there is room for the counts of one more daemon. */
+static struct dthrottle_board_entry* place_for(struct dthrottle_board* board) {
+  if (board->count < DTHROTTLE_BOARD_MAX) return &board->entries[board->count++];
+  for (size_t i = 0; i < DTHROTTLE_BOARD_MAX; i++) {
+    if (!board->entries[i].named && !board->entries[i].kept) return &board->entries[i];
   }
-  if (board->count == DTHROTTLE_BOARD_MAX) return NULL;
-  memcpy(board->entries[board->count].name, name, bytes + 1);
-  return &board->entries[board->count++].counts;
+  board->count = DTHROTTLE_BOARD_MAX + 1;
+  return &board->entries[DTHROTTLE_BOARD_MAX];
+}
+
+void dthrottle_board_read(struct dthrottle_board* board) {
+  for (size_t i = 0; i < board->count; i++) board->entries[i].kept = false;
+}
+
+struct dthrottle_counts* dthrottle_board_find(struct dthrottle_board* board, const char* address, size_t bytes) {
+  char name[DTHROTTLE_BOARD_NAME_BYTES];
+  write_name(address, bytes, name);
+  for (size_t i = 0; i < board->count; i++) {
+    struct dthrottle_board_entry* const entry = &board->entries[i];
+    if (strcmp(entry->name, name) != 0) continue;
+    entry->kept = true;
+    return &entry->counts;
+  }
+  return NULL;
+}
+
+struct dthrottle_counts* dthrottle_board_make(struct dthrottle_board* board, const char* address, size_t bytes) {
+  struct dthrottle_counts* const found = dthrottle_board_find(board, address, bytes);
+  if (found != NULL) return found;
+  struct dthrottle_board_entry* const entry = place_for(board);
+  if (dthrottle_board_shares(board, &entry->counts)) {
+    write_name("others", strlen("others"), entry->name);
+  } else {
+    memset(&entry->counts, 0, sizeof entry->counts);
+    write_name(address, bytes, entry->name);
+  }
+  entry->kept = true;
+  return &entry->counts;
+}
+
+bool dthrottle_board_shares(const struct dthrottle_board* board, const struct dthrottle_counts* counts) {
+  return counts == &board->entries[DTHROTTLE_BOARD_MAX].counts;
 }
 
 void dthrottle_board_begin(struct dthrottle_board* board) {

@@ -61,19 +61,32 @@ struct dthrottle_counts {
 
 enum { DTHROTTLE_BOARD_MAX = 32, DTHROTTLE_BOARD_NAME_BYTES = 128 };
 
-/* Counts of every daemon since the web server started, in memory that all workers share. Zero is the beginning. */
+/* Counts of daemons since the web server started, in memory that all workers share. Zero is the beginning. Where all
+ * places are taken, a new daemon has that of one that settings do not name any more. Where there is none, it shares the
+ * last place, "others". */
 struct dthrottle_board {
   size_t count;
   struct dthrottle_board_entry {
     char name[DTHROTTLE_BOARD_NAME_BYTES];
     struct dthrottle_counts counts;
     bool named; /* by the settings that are in force; others have named the rest */
-  } entries[DTHROTTLE_BOARD_MAX];
+    bool kept;  /* by the settings that were read last, which may not be in force yet */
+  } entries[DTHROTTLE_BOARD_MAX + 1];
 };
 
-/* The counts of the daemon at an address, made if they are not there; NULL: there are too many. For the process that
- * reads settings, while no other does. */
-struct dthrottle_counts* dthrottle_board_counts(struct dthrottle_board* board, const char* address, size_t bytes);
+/* Settings are read, which keep no counts yet: those that are there are found, and then the others are made. For the
+ * process that reads settings, while no other does. */
+void dthrottle_board_read(struct dthrottle_board* board);
+
+/* The counts of the daemon at an address, which are kept. NULL: there are none. For the same process. */
+struct dthrottle_counts* dthrottle_board_find(struct dthrottle_board* board, const char* address, size_t bytes);
+
+/* As dthrottle_board_find, and makes them if they are not there. Workers of earlier settings may go on for a while to
+ * count there for the daemon that had the place before. */
+struct dthrottle_counts* dthrottle_board_make(struct dthrottle_board* board, const char* address, size_t bytes);
+
+/* Whether these counts are those of "others". */
+bool dthrottle_board_shares(const struct dthrottle_board* board, const struct dthrottle_counts* counts);
 
 /* Settings come into force: they name no daemon yet. For the same process. */
 void dthrottle_board_begin(struct dthrottle_board* board);
@@ -81,7 +94,7 @@ void dthrottle_board_begin(struct dthrottle_board* board);
 /* They name the daemon of these counts, which are of the board. */
 void dthrottle_board_name(struct dthrottle_board* board, const struct dthrottle_counts* counts);
 
-enum { DTHROTTLE_PAGE_BYTES = 1024 + DTHROTTLE_BOARD_MAX * 4096 };
+enum { DTHROTTLE_PAGE_BYTES = 1024 + (DTHROTTLE_BOARD_MAX + 1) * 4096 };
 
 /* Writes the board as Prometheus reads it into DTHROTTLE_PAGE_BYTES of `text`, and returns the bytes. `server` is
  * "nginx" or "apache". A daemon that the settings do not name has counts, but is neither up nor down. */

@@ -421,6 +421,40 @@ class Questions(ApacheTest):
                 self.assertIn("<dt>unix:/nowhere/typo.sock</dt>", server.get("/server-status").body.decode())
                 self.assertNotIn("typo.sock: ", server.get("/server-status?auto").body.decode())
 
+    def test_daemons_of_other_settings_take_the_places_of_those_before_them(self):
+        def naming(name):
+            return "\n".join(f"<Location /{name}{i}>\nDthrottleServer unix:/nowhere/{name}{i}.sock\n</Location>"
+                             for i in range(20))
+        with open_ask_daemon(rule(burst=2)) as daemon:
+            with Apache(self.settings(daemon, f"{COUNTS}\n{naming('old')}"), modules=("status",)) as server:
+                self.assertEqual(server.get("/?a").status, 200)
+                conf = server.path("apache.conf")
+                for name in ("new", "old", "new"):
+                    conf.write_text(conf.read_text().replace("/new", f"/{name}").replace("/old", f"/{name}"))
+                    old = server.reload()
+                    wait_until(lambda old=old: not old & server.children(), "the old processes have left")
+                    self.assertEqual(server.get(f"/{name}7?x").status, 404)
+                    counts = metrics(server.get("/metrics").body)
+                    served = f'dthrottle_apache_requests_total{{daemon="unix:/nowhere/{name}7.sock",status="OPEN_ERROR"}}'
+                    self.assertGreaterEqual(counts[served], 1)
+                    named = {label for label in counts if "_up{" in label and "/nowhere/" in label}
+                    self.assertEqual(named, {f'dthrottle_apache_up{{daemon="unix:/nowhere/{name}{i}.sock"}}'
+                                             for i in range(20)})
+                served = f'dthrottle_apache_requests_total{{daemon="unix:{daemon.ask_path}",status="SERVED"}}'
+                self.assertEqual(counts[served], 1, "it has been named all the time")
+                self.assertNotIn("others", "".join(counts))
+
+    def test_more_daemons_than_there_are_counts_share_some(self):
+        more = "\n".join(f"<Location /{i}>\nDthrottleServer unix:/nowhere/{i}.sock\n</Location>" for i in range(40))
+        with open_ask_daemon(rule(burst=2)) as daemon:
+            with Apache(self.settings(daemon, f"{COUNTS}\n{more}"), modules=("status",)) as server:
+                for i in (0, 38, 39):
+                    self.assertEqual(server.get(f"/{i}?x").status, 404)
+                counts = metrics(server.get("/metrics").body)
+                self.assertEqual(counts['dthrottle_apache_requests_total{daemon="others",status="OPEN_ERROR"}'], 2)
+                self.assertEqual(len([label for label in counts if "_up{" in label]), 32 + 1)
+                self.assertIn('11 of them are counted together, as "others"', server.log)
+
     def test_a_default_daemon_that_has_failed_is_up_until_it_is_asked_under_new_settings(self):
         default = "/run/dthrottle/ask.sock"
         if os.path.exists(default):

@@ -398,6 +398,21 @@ class Questions(NginxTest):
                                  {f'dthrottle_nginx_up{{daemon="unix:{path}"}}': up})
             self.assertEqual(counts[f'dthrottle_nginx_requests_total{{daemon="unix:{daemon.ask_path}",status="SERVED"}}'], 1)
 
+    def test_a_daemon_for_whose_counts_there_is_no_place_is_asked_and_has_one_with_the_next_reload(self):
+        more = "dthrottle_tag $arg_tag; location = /metrics { dthrottle off; dthrottle_metrics; }"
+        more += "".join(f"location /old{i}/ {{ dthrottle_server unix:/nowhere/old{i}.sock; }}" for i in range(20))
+        with open_ask_daemon(rule(burst=2)) as daemon, Nginx(self.settings(daemon, more)) as server:
+            conf = server.path("nginx.conf")
+            conf.write_text(conf.read_text().replace("/old", "/new"))
+            for asked in ("others", "unix:/nowhere/new19.sock"):
+                old = server.reload()
+                wait_until(lambda old=old: not old & server.children(), "the old worker has left")
+                server.get("/new19/?tag=a")
+                counts = metrics(server.get("/metrics").body)
+                self.assertEqual(counts[f'dthrottle_nginx_failures_total{{daemon="{asked}",why="absent"}}'], 1)
+            self.assertIn('9 of them are counted together, as "others"', server.log)
+            self.assertEqual(len([label for label in counts if "_up{" in label]), 20 + 1)
+
     def test_a_reload_that_fails_leaves_the_daemon_up_that_is_asked(self):
         more = "dthrottle_tag $arg_tag; location = /metrics { dthrottle off; dthrottle_metrics; }"
         with open_ask_daemon(rule(burst=2)) as daemon, Nginx(self.settings(daemon, more)) as server, \

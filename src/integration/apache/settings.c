@@ -257,28 +257,45 @@ static int check_settings(apr_pool_t* pool, apr_pool_t* log_pool, apr_pool_t* te
   return OK;
 }
 
+/* Daemons that have counts are first, lest others take their places. */
+static void count_daemons(struct dthrottle_board* board) {
+  dthrottle_board_read(board);
+  for (int i = 0; i < daemons->nelts; i++) {
+    struct daemon* const daemon = APR_ARRAY_IDX(daemons, i, struct daemon*);
+    dthrottle_board_find(board, daemon->address, strlen(daemon->address));
+  }
+  for (int i = 0; i < daemons->nelts; i++) {
+    struct daemon* const daemon = APR_ARRAY_IDX(daemons, i, struct daemon*);
+    daemon->counts = dthrottle_board_make(board, daemon->address, strlen(daemon->address));
+  }
+}
+
 static int end_settings(apr_pool_t* pool, apr_pool_t* log_pool, apr_pool_t* temp_pool, server_rec* server) {
   (void)log_pool;
   (void)temp_pool;
   const int named = daemons->nelts;
   default_server = find_daemon(pool, DTHROTTLE_DEFAULT_ADDRESS, false);
   default_ask = find_daemon(pool, DTHROTTLE_DEFAULT_ASK_ADDRESS, true);
-  struct dthrottle_board* board = dthrottle_open_board(server->process->pool);
-  for (int i = 0; board != NULL && i < daemons->nelts; i++) {
+  struct dthrottle_board* const board = dthrottle_open_board(server->process->pool);
+  if (board == NULL) {
+    ap_log_error(APLOG_MARK, APLOG_EMERG, 0, server, "dthrottle: no memory for counts");
+    return HTTP_INTERNAL_SERVER_ERROR;
+  }
+  count_daemons(board);
+  int shared = 0;
+  for (int i = 0; i < daemons->nelts; i++) {
     struct daemon* const daemon = APR_ARRAY_IDX(daemons, i, struct daemon*);
-    daemon->counts = dthrottle_board_counts(board, daemon->address, strlen(daemon->address));
-    if (daemon->counts == NULL) {
-      board = NULL;
-      break;
-    }
     dthrottle_board_name(board, daemon->counts);
+    shared += dthrottle_board_shares(board, daemon->counts);
     /* It may be that no location asks it any more. */
     if (i >= named) dthrottle_forget_failure(daemon->counts);
   }
-  if (board != NULL) return OK;
-  ap_log_error(APLOG_MARK, APLOG_EMERG, 0, server, "dthrottle: no memory for counts, or more than %d daemons",
-               DTHROTTLE_BOARD_MAX);
-  return HTTP_INTERNAL_SERVER_ERROR;
+  if (shared > 0) {
+    ap_log_error(APLOG_MARK, APLOG_WARNING, 0, server,
+                 "dthrottle: more than %d daemons: %d of them are counted together, as \"others\"", DTHROTTLE_BOARD_MAX,
+                 shared);
+  }
+  return OK;
 }
 
 void dthrottle_register_settings(void) {

@@ -2,20 +2,26 @@
 
 #define DTHROTTLE_ZONE_PAGES 8
 
+/* What the settings in force name keeps its place, since these may not come into force. */
 static ngx_int_t dthrottle_init_zone(ngx_shm_zone_t* zone, void* old) {
   ngx_slab_pool_t* pool = (ngx_slab_pool_t*)zone->shm.addr;
   ngx_array_t* daemons = zone->data;
   dthrottle_daemon_t** all = daemons->elts;
-  ngx_uint_t i;
+  ngx_uint_t i, shared = 0;
   if (old == NULL && !zone->shm.exists) pool->data = ngx_slab_calloc(pool, sizeof(struct dthrottle_board));
   if (pool->data == NULL) return NGX_ERROR;
+  dthrottle_board_read(pool->data);
   for (i = 0; i < daemons->nelts; i++) {
-    all[i]->counts = dthrottle_board_counts(pool->data, (const char*)all[i]->name.data, all[i]->name.len);
-    if (all[i]->counts == NULL) {
-      ngx_log_error(NGX_LOG_EMERG, zone->shm.log, 0, "dthrottle: more than %d daemons since nginx started; restart it",
-                    DTHROTTLE_BOARD_MAX);
-      return NGX_ERROR;
-    }
+    dthrottle_board_find(pool->data, (const char*)all[i]->name.data, all[i]->name.len);
+  }
+  for (i = 0; i < daemons->nelts; i++) {
+    all[i]->counts = dthrottle_board_make(pool->data, (const char*)all[i]->name.data, all[i]->name.len);
+    shared += dthrottle_board_shares(pool->data, all[i]->counts);
+  }
+  if (shared > 0) {
+    ngx_log_error(NGX_LOG_WARN, zone->shm.log, 0,
+                  "dthrottle: more than %d daemons: %ui of them are counted together, as \"others\"",
+                  DTHROTTLE_BOARD_MAX, shared);
   }
   return NGX_OK;
 }
