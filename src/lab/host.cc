@@ -452,7 +452,7 @@ void SimHost::Settles(const Query& held, WorldTime since, Cost used, WorldTime n
 }
 
 void SimHost::GivesBack(const Query& refunded, WorldTime now) {
-  life_->limiter.GiveBack(refunded, clock_.Local(now));
+  life_->limiter.GiveBack(refunded, 0, clock_.Local(now));
 }
 
 Inspection SimHost::Look(std::string_view tag, Instant now) {

@@ -103,12 +103,14 @@ class Limiter final : private SlotPolicy {
 
   // Makes what the tag has paid for a hold, `paid.query.cost`, into `actual`, and the same of tags that are charged
   // with it: less comes back, more is charged without asking and may make debt, down to the floor of debits that peers
-  // make. Peers hear of either as of hits. A digest without its over-long tag needs a recorded bucket. Any thread.
+  // make. Peers hear of either as of hits. A digest without its over-long tag needs a recorded bucket. The thread of
+  // lane 0.
   Standing Settle(const Payment& paid, Cost actual, Instant now);
-  // Gives back what the tag has paid for a wait that was given up. Any thread.
+  // Gives back what the tag has paid for a wait that was given up. The thread of lane 0.
   void GiveUp(const Payment& paid, Instant now);
-  // Gives back `query.cost` tokens that the tag has spent, nobody knows when, in this period of its quota. Any thread.
-  Standing GiveBack(const Query& query, Instant now);
+  // Gives back `query.cost` tokens that the tag has spent, nobody knows when, in this period of its quota. Any thread, as
+  // Answer.
+  Standing GiveBack(const Query& query, LaneUse lane, Instant now);
 
   // ---- The rest is for one thread, the owner's ----
 

@@ -2,6 +2,7 @@
 #include "limiter/inspect.h"
 #include "limiter/limit_of.h"
 #include "limiter/limiter.h"
+#include "limiter/recall.h"
 #include "share/derived_tag.h"
 #include "share/ways.h"
 
@@ -33,7 +34,8 @@ struct Actual {
 };
 
 // `member` is the tag that the paid one is charged with; null: it was asked about itself.
-Standing SettleOne(Ways& ways, const Query& paid, const Tag* member, Instant taken, const Actual& used, Instant now) {
+Standing SettleOne(Ways& ways, const Query& paid, const Tag* member, Instant taken, const Actual& used, std::size_t lane,
+                   Instant now) {
   const Cost actual = used.cost;
   LimiterCore& core = ways.core();
   const std::uint64_t hash = core.table->Hash(paid.tag);
@@ -44,7 +46,9 @@ Standing SettleOne(Ways& ways, const Query& paid, const Tag* member, Instant tak
   if (!index.has_value() || core.limit(*index).mode == Mode::kOff) return {};
   const Limit& limit = core.limit(*index);
   const Shape shape = ways.With(limit, [&](auto& way) { return way.ShapeOf(paid.tag, limit, now); });
-  Asked asked{paid, hash, *index, limit, shard, slot, 0, now, shape};
+  Asked asked{paid, hash, *index, limit, shard, slot, lane, now, shape};
+  // Tokens that a worker has spent are not out any more: the bucket has room for what comes back of them.
+  if (core.loans.any()) SettleLoans(ways, asked, core.tally.lane(lane));
   if (ways.HasQuota(limit)) {
     actual > paid.cost ? (void)ways.quotas()->Take(paid.tag, hash, limit, actual - paid.cost, now)
                        : ways.quotas()->GiveBack(hash, limit, paid.cost - actual, taken, now);
@@ -54,24 +58,24 @@ Standing SettleOne(Ways& ways, const Query& paid, const Tag* member, Instant tak
   }
   if (actual > paid.cost) {
     Charge(ways, asked, actual - paid.cost);
-  } else if (slot != nullptr) {
-    slot->bucket.Credit(shape, paid.cost - actual);
+  } else if (asked.slot != nullptr) {
+    asked.slot->bucket.Credit(shape, paid.cost - actual);
     if (limit.shared && core.window != 0) TellBack(ways, asked, paid.cost - actual);
   }
   return {shape, asked.bucket(), *index};
 }
 
-Standing SettleAll(Limiter& limiter, const Payment& paid, const Actual& used, Instant now) {
+Standing SettleAll(Limiter& limiter, const Payment& paid, const Actual& used, std::size_t lane, Instant now) {
   const Query& query = paid.query;
   const std::vector<std::string> charged = ChargedWith(limiter, query, now);
   if (!paid.with || paid.with == MarkOf(charged)) {
     for (std::size_t i = 0; i < charged.size(); ++i) {
       if ((paid.with_unpaid >> i & 1) != 0) continue;
       const DerivedTag with(charged[i], limiter.ways().core());
-      SettleOne(limiter.ways(), with.query(query.cost), &query.tag, paid.at, used, now);
+      SettleOne(limiter.ways(), with.query(query.cost), &query.tag, paid.at, used, lane, now);
     }
   }
-  return paid.unpaid ? Standing() : SettleOne(limiter.ways(), query, nullptr, paid.at, used, now);
+  return paid.unpaid ? Standing() : SettleOne(limiter.ways(), query, nullptr, paid.at, used, lane, now);
 }
 
 // Calls show(observer), if one looks at the tag.
@@ -85,17 +89,17 @@ void ShowTo(const LimiterCore& core, const Tag& tag, Show&& show) {
 
 Standing Limiter::Settle(const Payment& paid, Cost actual, Instant now) {
   ShowTo(*core_, paid.query.tag, [&](Observer& observer) { observer.Settled(paid, actual, now); });
-  return SettleAll(*this, paid, {actual, true}, now);
+  return SettleAll(*this, paid, {actual, true}, 0, now);
 }
 
 void Limiter::GiveUp(const Payment& paid, Instant now) {
   ShowTo(*core_, paid.query.tag, [&](Observer& observer) { observer.Settled(paid, 0, now); });
-  SettleAll(*this, paid, {0, false}, now);
+  SettleAll(*this, paid, {0, false}, 0, now);
 }
 
-Standing Limiter::GiveBack(const Query& query, Instant now) {
+Standing Limiter::GiveBack(const Query& query, LaneUse lane, Instant now) {
   ShowTo(*core_, query.tag, [&](Observer& observer) { observer.GivenBack(query, now); });
-  return SettleAll(*this, {query, now}, {0, false}, now);
+  return SettleAll(*this, {query, now}, {0, false}, lane.number, now);
 }
 
 }    // namespace dthrottle

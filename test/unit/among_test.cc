@@ -225,7 +225,7 @@ TEST_CASE("among: what is refunded of some queries would have been of those that
     if (ms >= 2000 && ms < 3000) tenant.host().Serves("acme/z", now);
     if (!tenant.host().Serves("acme/a", now)) continue;
     served += ms >= 10'000;
-    if (ms % 12 != 0) limiter.GiveBack({{"acme/a"}, 1}, now);
+    if (ms % 12 != 0) limiter.GiveBack({{"acme/a"}, 1}, 0, now);
   }
   CHECK(served >= 0.99 * 10'000);
 }

@@ -292,9 +292,9 @@ TEST_CASE("a refund comes back to the candidate whatever it has refused, which i
   Tried tried(RuleOf(100, 0.001), RuleOf(2, 0.001));
   tried.Begin(kStart);
   CHECK(tried.Ask("a", 4, kStart) == 4);
-  tried.host.limiter->GiveBack({{"a"}, 0}, kStart);
+  tried.host.limiter->GiveBack({{"a"}, 0}, 0, kStart);
   CHECK_FALSE(tried.comparison->any_refunds());
-  tried.host.limiter->GiveBack({{"a"}, 2}, kStart);
+  tried.host.limiter->GiveBack({{"a"}, 2}, 0, kStart);
   CHECK(tried.comparison->any_refunds());
   CHECK(tried.Ask("a", 2, kStart) == 2);
   CHECK(tried.All().newly_refused == 2);

@@ -299,7 +299,7 @@ TEST_CASE("also: what is given back is given to all that paid") {
   Host host(kTiers);
   const std::string tag = AddressIn(1, 1, 1);
   CHECK(host.Serves(tag, kNow, 4));
-  host.limiter->GiveBack({{tag, false}, 3}, kNow);
+  host.limiter->GiveBack({{tag, false}, 3}, 0, kNow);
   CHECK(host.Level(tag, kNow) == 3);
   CHECK(host.Level("ip:2001:db8:1:1::/64", kNow) == 7);
   CHECK(host.Level("ip:2001:db8:1::/48", kNow) == 19);

@@ -354,6 +354,32 @@ TEST_CASE("what is lent is charged at once, and what is not spent comes back whe
   CHECK(Served(host) == 7);
 }
 
+TEST_CASE("what a worker has spent and gives back is there again") {
+  LendingHost host("[[rule]]\nburst=100\nrate=\"1/h\"\nshare=\"debit\"");
+  host.limiter->ways().Get<Debits>().ShareWith(1, 1s);
+  struct Sum final : SlotVisitor {
+    std::int64_t hits = 0;
+    bool Visit(const Tag&, const Slot& slot, const Waste&) override {
+      hits += static_cast<std::int64_t>(slot.unreported.hits()) - static_cast<std::int64_t>(slot.unreported.back());
+      return true;
+    }
+  } sum;
+  {
+    Worker worker(host);
+    for (int i = 0; i < 2; ++i) CHECK(worker.Asks("C", At(1s)));
+    for (int i = 0; i < 40; ++i) {
+      REQUIRE(worker.Serves("C", At(1s)));
+      host.limiter->GiveBack({{"C"}, 1}, 0, At(1s));
+    }
+    for (int i = 0; i < 3; ++i) REQUIRE(worker.Serves("C", At(1s)));
+    host.limiter->Settle({{{"C"}, 3}, At(1s)}, 1, At(1s));
+    worker.entries.Look(At(1100ms));
+  }
+  CHECK(host.Level("C", At(1100ms)) == Approx(100 - 2 - 1).margin(0.01));
+  while (host.limiter->table().TakeUnreported(1 << 20, sum)) continue;
+  CHECK(sum.hits == 2 + 1);
+}
+
 TEST_CASE("tokens that lie unused with a worker are there for who asks, and go back by themselves") {
   LendingHost host("[[rule]]\nburst=10\nrate=\"1/h\"");
   Worker worker(host), other(host);

@@ -337,7 +337,7 @@ TEST_CASE("question: waiting keeps to the rate and gives back what is given back
   }
   CHECK(granted <= 2 + 600 + 5);
   CHECK(granted >= 2 + 600 + 4);
-  host.limiter->GiveBack({{"p:a", false}}, kNow + 60s);
+  host.limiter->GiveBack({{"p:a", false}}, 0, kNow + 60s);
   CHECK(asker.Takes({{"p:a"}}, kNow + 60s));
 }
 

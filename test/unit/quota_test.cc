@@ -220,7 +220,7 @@ TEST_CASE("quota: of bucket and quota the one that is shown is what refuses long
       CHECK(refused.outcome.wait == 12h - 20s);
     }
   }
-  c.host.limiter->GiveBack({{"api:a", false}, 4}, c.now);    // 4 of the quota, and the bucket is full
+  c.host.limiter->GiveBack({{"api:a", false}, 4}, 0, c.now);    // 4 of the quota, and the bucket is full
   const Answer served = shown(Verb::kTake, 3);
   CHECK(served.outcome.verdict == Verdict::kServe);
   CHECK(served.standings[0].Until(2, c.now) == 12h - 20s);
@@ -934,7 +934,7 @@ TEST_CASE("quota: everybody hears that much came back of what was used, once whe
   CHECK(c.IsNews("x"));
   std::vector<std::uint64_t> left;
   for (int i = 0; i < 80; ++i) {
-    c.host.limiter->GiveBack({{"x", false}, 1}, c.now);
+    c.host.limiter->GiveBack({{"x", false}, 1}, 0, c.now);
     if (c.IsNews("x")) left.push_back(c.Standing("x").left());
   }
   CHECK(left == std::vector<std::uint64_t>{26, 33, 42, 53});
@@ -942,7 +942,7 @@ TEST_CASE("quota: everybody hears that much came back of what was used, once whe
   CHECK_FALSE(c.IsNews("x"));
   CHECK(c.Serves("x", 51) == 51);
   CHECK(c.IsNews("x"));
-  c.host.limiter->GiveBack({{"x", false}, 1}, c.now);
+  c.host.limiter->GiveBack({{"x", false}, 1}, 0, c.now);
   CHECK(c.IsNews("x"));
 }
 

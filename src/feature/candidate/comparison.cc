@@ -202,7 +202,7 @@ void Comparison::Settled(const Payment& paid, Cost actual, Instant now) {
 
 void Comparison::GivenBack(const Query& query, Instant now) {
   if (query.cost > 0) any_refunds_.store(true, std::memory_order_relaxed);
-  shadow_.GiveBack(query, now);
+  shadow_.GiveBack(query, 0, now);
 }
 
 void Comparison::Forgiven(const Query& query, Instant now) {

@@ -160,7 +160,7 @@ void AskReturns::Give(const Line& line, std::string& out) {
 }
 
 void AskReturns::Refund(const Line& line, std::string& out, Instant now) {
-  for (std::size_t i = line.begin; i < line.end; ++i) limiter_.GiveBack(named_[i], now);
+  for (std::size_t i = line.begin; i < line.end; ++i) limiter_.GiveBack(named_[i], 0, now);
   out += "OK";
 }
 
@@ -168,8 +168,8 @@ void AskReturns::RefundAll(const Line& line, std::string& out, Instant now) {
   for (std::size_t i = line.begin; i < line.end; ++i) {
     Query& query = named_[i];
     query.cost = 0;    // giving back nothing says where the tag stands
-    query.cost = LackOf(limiter_.GiveBack(query, now), now);
-    if (query.cost > 0) limiter_.GiveBack(query, now);
+    query.cost = LackOf(limiter_.GiveBack(query, 0, now), now);
+    if (query.cost > 0) limiter_.GiveBack(query, 0, now);
   }
   out += "OK";
 }

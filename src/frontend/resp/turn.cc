@@ -208,7 +208,7 @@ void RespTurn::DecideByRules(std::size_t first, std::size_t n, Instant now) {
 
 // Where the key stands then is also a matter of its quota and of the tags that are charged with it, which a peek knows.
 Standing RespTurn::GiveBack(Query query, Instant now) {
-  limiter_.GiveBack(query, now);
+  limiter_.GiveBack(query, lane_, now);
   query.cost = 0;
   peeked_.Clear();
   peeked_.Begin(Verb::kPeek);
