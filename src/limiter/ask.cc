@@ -78,18 +78,19 @@ void Limiter::Ask(const Questions& questions, std::span<Outcome> outcomes, std::
 Outcome Deciding::Ask(const Questions::Question& question, std::span<NamedTagAt> tags, std::span<Standing> standings) {
   {
     const Table::Shards locked(*core_.table, tags.size(), [&](std::size_t i) { return tags[i].probe.hash; });
-    const Outcome outcome = LookAtAll(question.patience, tags, standings);
+    const Outcome outcome = LookAtAll(question, tags, standings);
     const auto derives = [](const NamedTagAt& named) { return named.limit != nullptr && named.limit->derives; };
     if (std::none_of(tags.begin(), tags.end(), derives)) [[likely]] return Decide(question, outcome, tags, standings);
   }
   return AskDerived(question, tags, standings);
 }
 
-Outcome Deciding::LookAtAll(Duration patience, std::span<NamedTagAt> tags, std::span<Standing> standings) {
+Outcome Deciding::LookAtAll(const Questions::Question& question, std::span<NamedTagAt> tags,
+                            std::span<Standing> standings) {
   Outcome outcome;
   for (std::size_t i = 0; i < tags.size(); ++i) {
     Duration slot{};
-    const std::optional<Duration> wait = LookAt(patience, tags[i], standings[i], slot);
+    const std::optional<Duration> wait = LookAt(question, tags[i], standings[i], slot);
     if (wait.has_value()) {
       if (outcome.verdict == Verdict::kServe || *wait > outcome.wait) {
         outcome = {.verdict = Verdict::kThrottle, .tag = i, .wait = *wait};
@@ -142,7 +143,8 @@ Outcome Deciding::Decide(const Questions::Question& question, Outcome outcome, s
 
 // Says where the tag stands; how long to wait if it refuses, and otherwise in `slot` how long until it has what it
 // gives now.
-std::optional<Duration> Deciding::LookAt(Duration patience, NamedTagAt& named, Standing& standing, Duration& slot) {
+std::optional<Duration> Deciding::LookAt(const Questions::Question& question, NamedTagAt& named, Standing& standing,
+                                         Duration& slot) {
   const Query& query = *named.query;
   standing = Standing();
   named.limit = nullptr;
@@ -155,7 +157,7 @@ std::optional<Duration> Deciding::LookAt(Duration patience, NamedTagAt& named, S
   named.limit = &limit;
   if (core_.loans.any()) {
     Asked asked{query, named.probe.hash, *standing.limit, limit, cells, cell, lane_.number(), now_, limit.shape};
-    CollectLoans(ways_, asked, lane_);
+    CollectLoans(ways_, asked, lane_, question.verb == Verb::kPeek);
     cell = asked.slot;
   }
   Looked looked{query, named.probe.hash, limit, cell, now_, limit.shape, cell != nullptr ? cell->bucket : Bucket()};
@@ -164,7 +166,7 @@ std::optional<Duration> Deciding::LookAt(Duration patience, NamedTagAt& named, S
   standing.bucket = looked.bucket;
   standing.penalty = PenaltyLeft(core_, limit, named.probe.hash, now_);
   if (standing.penalty != Duration::zero() && limit.mode != Mode::kShadow) [[unlikely]] return standing.penalty;
-  if (const Duration longest = PatienceUnder(limit, patience); !within && longest != Duration::zero()) {
+  if (const Duration longest = PatienceUnder(limit, question.patience); !within && longest != Duration::zero()) {
     looked.shape = Patient(limit.shape, query.cost, longest);
     within = ways_.Would(looked);
     looked.shape = limit.shape;

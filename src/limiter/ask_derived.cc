@@ -186,7 +186,7 @@ Outcome Deciding::AskCharged(const Questions::Question& question, std::span<cons
   std::array<Standing, Charged<kNamedMax>::kMax> all;
   const std::span its = std::span(all).first(tags.size());
   const Table::Shards locked(*core_.table, tags.size(), [&](std::size_t i) { return tags[i].probe.hash; });
-  Outcome outcome = Decide(question, LookAtAll(question.patience, tags, its), tags, its);
+  Outcome outcome = Decide(question, LookAtAll(question, tags, its), tags, its);
   std::copy_n(its.begin(), named.size(), standings.begin());
   for (std::size_t i = 0; i < named.size(); ++i) {
     standings[i].with_unpaid = charged.WithUnpaid(i, its);

@@ -48,8 +48,9 @@ class Deciding {
   template <std::size_t kNamedMax>
   Outcome AskCharged(const Questions::Question& question, std::span<const NamedTagAt> tags,
                      std::span<Standing> standings);
-  Outcome LookAtAll(Duration patience, std::span<NamedTagAt> tags, std::span<Standing> standings);
-  std::optional<Duration> LookAt(Duration patience, NamedTagAt& named, Standing& standing, Duration& slot);
+  Outcome LookAtAll(const Questions::Question& question, std::span<NamedTagAt> tags, std::span<Standing> standings);
+  std::optional<Duration> LookAt(const Questions::Question& question, NamedTagAt& named, Standing& standing,
+                                 Duration& slot);
   Outcome Decide(const Questions::Question& question, Outcome outcome, std::span<const NamedTagAt> tags,
                  std::span<Standing> standings);
   void LookAtQuotas(std::span<const NamedTagAt> tags, Outcome& outcome) const;

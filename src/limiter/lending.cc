@@ -299,18 +299,21 @@ Cost SettleLoans(Ways& ways, Asked& asked, Lane& lane) {
   return Settle(ways, asked, lane, ways.core().loans.Find(asked.hash));
 }
 
-void CollectLoans(Ways& ways, Asked& asked, Lane& lane) {
+// A query of several tokens is asked for though its own worker has some of them, because these alone are too few.
+void CollectLoans(Ways& ways, Asked& asked, Lane& lane, bool all) {
   LentTag* const tag = ways.core().loans.Find(asked.hash);
   const Cost out = Settle(ways, asked, lane, tag);
   if (tag == nullptr) return;
   tag->Count(asked.query.cost);
   SeePlenty(*tag, asked, out);
   if (out == 0) return;
-  const bool contended = IsContended(*tag, asked);
+  const Cost cost = asked.query.cost;
+  const bool takes = (all || cost > 1) && asked.bucket().Level(asked.shape, asked.now) + out >= cost;
+  const bool stays = !takes && IsContended(*tag, asked);
   WorkerSpent spent;
   ForEachLoan(tag->first, [&](Loan& loan) {
-    if (contended ? !loan.Idle(kHold, asked.now) : loan.out == 0) return;
-    if (asked.bucket().WholeTokens(asked.shape, asked.now) < asked.query.cost) TakeBack(ways, asked, loan, spent);
+    if (stays ? !loan.Idle(kHold, asked.now) : loan.out == 0) return;
+    if (asked.bucket().WholeTokens(asked.shape, asked.now) < cost) TakeBack(ways, asked, loan, spent);
   });
   CountSpent(ways, asked, lane, spent, asked.now);
 }

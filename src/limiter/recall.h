@@ -11,8 +11,9 @@ namespace dthrottle {
 // the shape of `asked` is then that of the bucket on this host. With the tag's shard locked.
 Cost SettleLoans(Ways& ways, Asked& asked, Lane& lane);
 
-// The same before the bucket is asked. If it has less than the cost, tokens that lie unused with a worker come back.
-void CollectLoans(Ways& ways, Asked& asked, Lane& lane);
+// The same before the bucket is asked. If it has less than the cost, tokens that lie unused with a worker come back; those
+// of a contended tag that a worker uses only if `all`, or the cost is above 1, and they make up for what is missing.
+void CollectLoans(Ways& ways, Asked& asked, Lane& lane, bool all = false);
 inline void BeforeAsking(Ways& ways, Asked& asked, Lane& lane) {
   if (ways.core().loans.any()) [[unlikely]] CollectLoans(ways, asked, lane);
 }

@@ -11,6 +11,7 @@
 
 #include "base/prng.h"
 #include "base/siphash.h"
+#include "limiter/asking.h"
 #include "limiter/inspect.h"
 #include "share/ways.h"
 #include "tally/tally.h"
@@ -414,6 +415,41 @@ TEST_CASE("tokens of a tag that is contended stay with a worker for 20 ms") {
   CHECK(served == 2 + static_cast<std::size_t>(level));
   for (int i = 0; i < 20; ++i) served += host.Serves("C", At(1030ms));
   CHECK(served == 10);
+}
+
+TEST_CASE("a query of several tokens gets those that lie with a worker, also of a tag that is contended") {
+  LendingHost host("[[rule]]\nburst=20\nrate=\"1/h\"");
+  Worker worker(host);
+  for (int i = 0; i < 10; ++i) host.Serves("C", At(1s));    // as above
+  worker.Serves("C", At(1s));
+  worker.Serves("C", At(1s));
+  const auto level = host.Level("C", At(1s));
+  CHECK(level < 8);
+  CHECK_FALSE(host.Serves("C", At(1010ms), 9));
+  CHECK(host.Level("C", At(1010ms)) == Approx(level).margin(0.01));    // it would not have been enough
+  CHECK(host.Serves("C", At(1010ms), 8));
+  CHECK_FALSE(worker.Decide("C", At(1010ms)) == DTHROTTLE_PAGE_SERVE);
+}
+
+TEST_CASE("a look at a tag that is contended sees tokens that lie with a worker") {
+  LendingHost host("[[rule]]\nburst=20\nrate=\"1/h\"");
+  Worker worker(host);
+  for (int i = 0; i < 10; ++i) host.Serves("C", At(1s));
+  worker.Serves("C", At(1s));
+  worker.Serves("C", At(1s));
+  while (host.Serves("C", At(1010ms))) continue;
+  const std::int64_t left = [&] {
+    Asking asking(*host.limiter, 0, Prng(1), kTagBytesMax);
+    asking.Begin(Verb::kPeek);
+    REQUIRE(asking.Name("C", 1).has_value());
+    asking.Answer(At(1010ms));
+    CHECK_FALSE(asking.refusal(0));
+    return asking.tag(0, 0).left.value();
+  }();
+  CHECK(left > 0);
+  std::int64_t served = 0;
+  while (host.Serves("C", At(1010ms))) ++served;
+  CHECK(served == left);
 }
 
 TEST_CASE("a tag that is asked for about as often as it may be is not refused because its tokens are elsewhere") {
