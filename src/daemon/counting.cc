@@ -107,7 +107,7 @@ FileResult<Counting::Opened> Counting::Open(const Settings& settings, Before bef
   GoOn(std::move(before), opened);
   const std::span<std::byte> bytes = opened.region.bytes();
   const auto hash = [this](const Tag& tag) { return limiter_.table().Hash(tag); };
-  opened.quotas = std::make_unique<Quotas>(bytes, ReadBootId(), FreshNumber(), hash, PeriodsNow);
+  opened.quotas = std::make_unique<Quotas>(bytes, ReadBootId(), FreshNumber(), hash, PeriodsNow, Now());
   // It stays in the file. Pages that were only looked at would have to be unmapped in the pause of an upgrade.
   ::madvise(bytes.data(), bytes.size(), MADV_DONTNEED);
   return opened;

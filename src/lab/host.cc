@@ -234,13 +234,14 @@ void SimHost::CountQuotas() {
   std::array<std::byte, 16> boot_id{};
   for (std::size_t i = 0; i < sizeof boots_; ++i) boot_id[i] = static_cast<std::byte>(boots_ >> 8 * i);
   const auto hash = [this](const Tag& tag) { return life_->limiter.table().Hash(tag); };
-  life_->limiter.ways().KeepQuotas(
-      std::make_unique<Quotas>(quotas_->bytes(), boot_id, prng_.Next(), hash, [this](const QuotaCalendar& calendar) {
-        const Duration date = surroundings_.Date();
-        QuotaPeriods periods = PeriodsAt(calendar, std::chrono::floor<std::chrono::seconds>(date).count());
-        periods.ends = clock_.Local(looked_ + (std::chrono::seconds(static_cast<std::int64_t>(periods.next)) - date));
-        return periods;
-      }));
+  const auto periods_of = [this](const QuotaCalendar& calendar) {
+    const Duration date = surroundings_.Date();
+    QuotaPeriods periods = PeriodsAt(calendar, std::chrono::floor<std::chrono::seconds>(date).count());
+    periods.ends = clock_.Local(looked_ + (std::chrono::seconds(static_cast<std::int64_t>(periods.next)) - date));
+    return periods;
+  };
+  life_->limiter.ways().KeepQuotas(std::make_unique<Quotas>(quotas_->bytes(), boot_id, prng_.Next(), hash, periods_of,
+                                                            clock_.Local(looked_)));
 }
 
 std::shared_ptr<CountedStreams> SimHost::Counted(const SipKey& key) {

@@ -25,11 +25,12 @@ std::size_t PlacesIn(std::size_t slots, std::size_t ways) {
 // ---- The file ----
 
 Quotas::Quotas(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, std::uint64_t fresh,
-               const Hash& hash, QuotaCalendars::Calendar calendar)
+               const Hash& hash, QuotaCalendars::Calendar calendar, Instant now)
     : file_(region, boot_id, fresh),
       tags_(PlacesIn(file_.slots(), kWays)),
       others_(file_, file_.slots() - tags_.places()),
-      calendars_(std::move(calendar)) {
+      calendars_(std::move(calendar)),
+      since_(now) {
   DT_CHECK(file_.slots() >= kSlotsMin && tags_.places() < file_.slots());
   Restore(hash);
 }
@@ -92,23 +93,58 @@ void Quotas::Inherit() {
 QuotaSpan Quotas::Roll(Entry& entry, const Limit& limit, Instant now) {
   QuotaSlot& slot = file_.slot(entry.slot);
   QuotaSpan span = calendars_.Now(limit.calendar, now);
-  if (slot.period < span.begin && (now >= entry.ends || span.begin / 60 > slot.latest_min)) {
+  if (slot.period < span.begin && MayBegin(slot, span, now)) {
     BeginPeriod(entry, span, now);
   } else if (slot.period > span.begin && slot.period == calendars_.Next(limit.calendar).begin) {
     span = calendars_.Next(limit.calendar);
   } else if (slot.period != span.begin) {
     MoveTo(entry, span);
   }
-  entry.ends = span.ends;
+  if (slot.latest_min != 0) SetEnd(slot, span.ends);
   entry.others.SetQuota(limit.quota);
   return span;
+}
+
+// Whether the period is later than all that the counts have been in, or that of the counts has ended. After a boot the
+// latest one is believed in once more, unless a period has been lost or begun since the clock was set back from it.
+bool Quotas::MayBegin(const QuotaSlot& slot, const QuotaSpan& span, Instant now) const {
+  if (span.begin / 60 > slot.latest_min || HasEnded(slot, now)) return true;
+  return IsDoubted(slot) && span.begin / 60 != slot.latest_min;
+}
+
+bool Quotas::KnowsEnd(const QuotaSlot& slot) const {
+  return slot.own.ends_counter == file_.counter();
+}
+
+bool Quotas::IsDoubted(const QuotaSlot& slot) const {
+  return !KnowsEnd(slot) && (slot.own.was_carried != 0 || slot.own.has_begun != 0);
+}
+
+// Whether the period of the counts is over by the clock of the core, which nobody sets. REQUIRES: latest_min is not 0.
+bool Quotas::HasEnded(const QuotaSlot& slot, Instant now) const {
+  if (KnowsEnd(slot)) return now >= FromNanoseconds(static_cast<std::int64_t>(slot.own.ends_ns));
+  const std::uint64_t length = std::min(slot.until - slot.period, kPeriodSecondsMax);    // a file may say anything
+  return now >= since_ + std::chrono::seconds(static_cast<std::int64_t>(length));
+}
+
+// A kill between the two stores leaves an end that nobody believes in.
+void Quotas::SetEnd(QuotaSlot& slot, Instant ends) {
+  const auto ends_ns = static_cast<std::uint64_t>(ends.time_since_epoch().count());
+  if (KnowsEnd(slot) && slot.own.ends_ns == ends_ns) return;
+  std::atomic_ref(slot.own.ends_ns).store(ends_ns);
+  std::atomic_ref(slot.own.ends_counter).store(file_.counter());
 }
 
 // The counts are of that period from now on, earlier or later, and peers hear so.
 void Quotas::MoveTo(Entry& entry, const QuotaSpan& span) {
   QuotaSlot& slot = file_.slot(entry.slot);
-  const std::uint64_t from_min = std::min<std::uint64_t>(slot.period / 60, UINT32_MAX);
-  std::atomic_ref(slot.latest_min).store(std::max(slot.latest_min, static_cast<std::uint32_t>(from_min)));
+  const auto from_min = static_cast<std::uint32_t>(std::min<std::uint64_t>(slot.period / 60, UINT32_MAX));
+  if (from_min >= slot.latest_min) {
+    slot.own.was_carried = slot.own.has_begun = 0;
+    std::atomic_ref(slot.latest_min).store(from_min);
+  } else if (slot.period < span.begin && !KnowsEnd(slot)) {
+    slot.own.was_carried = 1;
+  }
   others_.SetPeriod(entry.others, span.begin);
   slot.until = span.next;
   slot.period = span.begin;
@@ -116,8 +152,13 @@ void Quotas::MoveTo(Entry& entry, const QuotaSpan& span) {
   entry.told = 0;
 }
 
-// The old period is over, so a kill after the first store takes nothing that anybody asks for.
+// The old period is over, so a kill after the first store takes nothing that anybody asks for. The latest period is
+// forgotten when this one is later, or the second in a row that has begun: the first may have begun a moment after the
+// clock was set.
 void Quotas::BeginPeriod(Entry& entry, const QuotaSpan& span, Instant now) {
+  QuotaSlot& slot = file_.slot(entry.slot);
+  if (span.begin / 60 > slot.latest_min || slot.own.has_begun != 0) std::atomic_ref(slot.latest_min).store(0);
+  slot.own.has_begun = slot.latest_min != 0;
   entry.begun = now;
   entry.by = kNobody;
   others_.Free(entry.others);
@@ -125,8 +166,8 @@ void Quotas::BeginPeriod(Entry& entry, const QuotaSpan& span, Instant now) {
   own.back = 0;
   own.taken = 0;
   own.forgiven = 0;
-  file_.slot(entry.slot).until = span.next;
-  std::atomic_ref(file_.slot(entry.slot).period).store(span.begin, std::memory_order_release);
+  slot.until = span.next;
+  std::atomic_ref(slot.period).store(span.begin, std::memory_order_release);
   entry.told = 0;
   entry.news = kNever;
 }
@@ -136,7 +177,7 @@ bool Quotas::IsOver(const Entry& entry, Instant now) const {
   const QuotaSlot& slot = file_.slot(entry.slot);
   if (!calendars_.IsPast(slot.until, now)) return false;
   const std::uint64_t latest_until = slot.latest_min * std::uint64_t{60} + (slot.until - slot.period);
-  return slot.latest_min == 0 || now >= entry.ends || calendars_.IsPast(latest_until, now);
+  return slot.latest_min == 0 || IsDoubted(slot) || HasEnded(slot, now) || calendars_.IsPast(latest_until, now);
 }
 
 // ---- Tags ----
@@ -209,7 +250,6 @@ Quotas::Entry* Quotas::Make(const Tag& tag, std::uint64_t hash, const QuotaSpan&
   entry.told = 0;
   entry.news = kNever;
   entry.begun = now;
-  entry.ends = span.ends;
   entry.by = kNobody;
   return &entry;
 }

@@ -8,8 +8,10 @@
 // A tag's period never begins again: a clock that is set back finds it as it was. The first host whose clock says that a
 // period has begun begins it for a tag on all hosts that hear of it, at most a minute early, so clocks that differ give
 // no tokens twice. A clock that is set back by more than a period takes its counts along, and takes them back when it is
-// right again: until a period has gone by, only one that is later than all before begins. A tag that was first served
-// while the clock was wrong has no earlier period.
+// right again: until a period has gone by, only one that is later than all before begins. Kills and upgrades change
+// nothing of that, since the clock of the core goes on. A boot begins that clock anew, so after one a wall clock that was
+// once ahead costs a tag one period, or waits for as much time, and then it is forgotten. A tag that was first served while
+// the clock was wrong has no earlier period.
 //
 // Where a few hosts own the tags (protocol/owners.md), the owner of a tag hears every counter, and tells other hosts the
 // sum of all. A host takes from that what it has counted itself by then, so it never believes in more than there is.
@@ -68,7 +70,7 @@ class Quotas {
 
   // As QuotaFile. `hash` is that of the table of buckets. REQUIRES: the region has at least kSlotsMin slots.
   Quotas(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, std::uint64_t fresh, const Hash& hash,
-         QuotaCalendars::Calendar calendar);
+         QuotaCalendars::Calendar calendar, Instant now);
 
   QuotaCalendars& calendars() { return calendars_; }
   void SetWake(std::function<void()> wake) { wake_ = std::move(wake); }
@@ -148,6 +150,7 @@ class Quotas {
   static constexpr std::size_t kWays = 7, kPlacesPerSlice = 512;
   static constexpr Duration kEarly = std::chrono::minutes(1);
   static constexpr std::uint64_t kNever = UINT64_MAX;
+  static constexpr std::uint64_t kPeriodSecondsMax = 366 * 86400;
   static constexpr std::size_t kOfPeer = 2;    // places of a set
   static constexpr std::uint32_t kHere = UINT32_MAX, kNobody = UINT32_MAX - 1;
 
@@ -157,7 +160,6 @@ class Quotas {
     std::uint64_t news = kNever;    // what was left when everybody heard of it; kNever: more than half
     QuotaOthers::OfTag others;      // in the period of the slot
     Instant begun{};                // since when it is counted here, which may be before that begins; 0: not known
-    Instant ends = Instant::max();    // the period, as it was looked at last; max: not since this process began
     std::uint32_t by = kNobody;     // the peer that it takes its place as one of; kHere: it was served here in the period
   };
   using Tags = ToldTable<Entry, kWays>;
@@ -172,6 +174,11 @@ class Quotas {
   QuotaSpan Roll(Entry& entry, const Limit& limit, Instant now);
   void MoveTo(Entry& entry, const QuotaSpan& span);
   void BeginPeriod(Entry& entry, const QuotaSpan& span, Instant now);
+  bool MayBegin(const QuotaSlot& slot, const QuotaSpan& span, Instant now) const;
+  bool KnowsEnd(const QuotaSlot& slot) const;
+  bool IsDoubted(const QuotaSlot& slot) const;
+  bool HasEnded(const QuotaSlot& slot, Instant now) const;
+  void SetEnd(QuotaSlot& slot, Instant ends);
   bool IsOver(const Entry& entry, Instant now) const;
   template <class WorthOf>
   Entry* Make(const Tag& tag, std::uint64_t hash, const QuotaSpan& span, WorthOf&& worth, Instant now);
@@ -210,6 +217,7 @@ class Quotas {
   Tags tags_;
   QuotaOthers others_;
   QuotaCalendars calendars_;
+  const Instant since_;    // when this process began to count
   std::atomic<std::size_t> hosts_{1};
   std::size_t walk_ = Tags::kNone;
   bool walk_all_ = false;

@@ -232,7 +232,8 @@ void KeepQuotas(Host& host, std::span<std::byte> region) {
     periods.ends = kStart + 24h;
     return periods;
   };
-  host.limiter->ways().KeepQuotas(std::make_unique<Quotas>(region, std::array<std::byte, 16>{}, 1, hash, calendar));
+  host.limiter->ways().KeepQuotas(
+      std::make_unique<Quotas>(region, std::array<std::byte, 16>{}, 1, hash, calendar, kStart));
 }
 
 }    // namespace

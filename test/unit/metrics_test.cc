@@ -210,7 +210,7 @@ TEST_CASE("every count of stats is a metric, or the sum of the series that it na
   daemon.limiter().ways().KeepQuotas(std::make_unique<Quotas>(
       std::as_writable_bytes(std::span(counted)), std::array<std::byte, 16>(), 1,
       [&](const Tag& tag) { return daemon.limiter().table().Hash(tag); },
-      [](const QuotaCalendar&) { return QuotaPeriods{1, 2, 3, kNow + 1h}; }));
+      [](const QuotaCalendar&) { return QuotaPeriods{1, 2, 3, kNow + 1h}; }, kNow));
   daemon.limiter().shedder().Shed(daemon.limiter().rules().shed_priorities(), ShedCurve(1, 2), 2);
   for (const char* tag : {"a1", "sh1", "hot1", "pen1", "quo1", "x", "other"}) {
     for (int i = 0; i < 9; ++i) daemon.host.Serves(tag, kNow);

@@ -890,7 +890,7 @@ TEST_CASE("workers spend a quota to the token, mostly by their pages, and what i
   ways.KeepQuotas(std::make_unique<Quotas>(
       std::as_writable_bytes(std::span(region)), std::array<std::byte, 16>{}, 1,
       [&](const Tag& tag) { return ways.core().table->Hash(tag); },
-      [](const QuotaCalendar&) { return QuotaPeriods{0, 86400, 2 * 86400, At(24h)}; }));
+      [](const QuotaCalendar&) { return QuotaPeriods{0, 86400, 2 * 86400, At(24h)}; }, At(0h)));
   const auto used = [&](Instant now) { return Inspect(*host.limiter, {{"C", false}}, now).quota->used; };
   std::uint64_t served = 0, asked = 0;
   const auto run = [&](Duration from, std::uint64_t until) {

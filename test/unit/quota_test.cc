@@ -3,6 +3,7 @@
 #include "quota/quotas.h"
 
 #include <catch2/catch.hpp>
+#include <fmt/format.h>
 
 #include <array>
 #include <map>
@@ -49,8 +50,8 @@ struct Counter {
       periods.ends = now + (std::chrono::seconds(static_cast<std::int64_t>(periods.next)) - date);
       return periods;
     };
-    host.limiter->ways().KeepQuotas(
-        std::make_unique<Quotas>(std::as_writable_bytes(std::span(region_)), id, number_++ * 1000, hash, calendar));
+    host.limiter->ways().KeepQuotas(std::make_unique<Quotas>(std::as_writable_bytes(std::span(region_)), id,
+                                                             number_++ * 1000, hash, calendar, now));
   }
   // As after kill -9, or after a boot.
   void Kill(std::byte boot = std::byte{1}) {
@@ -407,6 +408,73 @@ TEST_CASE("quota: a period begins in its time though a clock that was wrong has 
   }
 }
 
+TEST_CASE("quota: a clock that was once ahead by years costs no period after kills, and at most one after boots") {
+  for (const bool is_boot : {false, true}) {
+    CAPTURE(is_boot);
+    Counter c;
+    c.SetDate(kNoon + 24h * 400);
+    CHECK(c.Serves("api:a", 10) == 10);
+    c.SetDate(kNoon);
+    CHECK(c.Serves("api:a", 30) == 0);
+    for (int day = 0; day < 5; ++day) {
+      CAPTURE(day);
+      c.At(kMidnight + day * 24h - 1h);
+      c.Kill(std::byte(is_boot ? 2 + day : 1));
+      c.At(kMidnight + day * 24h + 1h);
+      CHECK(c.Serves("api:a", 30) == (is_boot && day == 0 ? 0 : 10));
+    }
+  }
+}
+
+TEST_CASE("quota: a day after a boot, a clock that was once ahead by years is forgotten") {
+  Counter c;
+  c.SetDate(kNoon + 24h * 400);
+  CHECK(c.Serves("api:a", 10) == 10);
+  c.SetDate(kNoon);
+  CHECK(c.Serves("api:a", 30) == 0);
+  c.Kill(std::byte{2});
+  c.At(kStart + 24h);
+  CHECK(c.Serves("api:a", 30) == 10);
+}
+
+TEST_CASE("quota: after two periods that began in their time a clock that was ahead is forgotten") {
+  Counter c;
+  c.SetDate(kNoon + 24h * 400);
+  CHECK(c.Serves("api:a", 10) == 10);
+  c.SetDate(kNoon);
+  for (int day = 0; day < 2; ++day) {
+    CHECK(c.Serves("api:a", 30) == (day == 0 ? 0 : 10));
+    c.At(kMidnight + day * 24h);
+  }
+  CHECK(c.Serves("api:a", 30) == 10);
+  c.SetDate(c.date + 24h * 10);    // a machine that slept: its clock went on, the one of the core did not
+  CHECK(c.Serves("api:a", 30) == 10);
+}
+
+TEST_CASE("quota: a date that boots set right in two steps begins no period again") {
+  Counter c;
+  CHECK(c.Serves("api:a", 10) == 10);
+  for (const int days : {5, 3, 0}) {
+    c.SetDate(kNoon - 24h * days);
+    CHECK(c.Serves("api:a", 30) == 0);
+    if (days == 5) c.Kill(std::byte{2});
+  }
+}
+
+TEST_CASE("quota: tags of a clock that was once ahead make room after a kill when their period is over") {
+  Counter c;
+  for (const Duration date : {kNoon + 24h * 400, kNoon}) {
+    c.SetDate(date);
+    for (int i = 0; i < 5000; ++i) c.Serves("api:" + std::to_string(i), 1);
+  }
+  for (const int boot : {1, 2}) {
+    c.Kill(std::byte(boot));
+    c.At(boot == 1 ? kMidnight : c.now + 24h);
+    for (int i = 0; i < 50; ++i) c.Serves(fmt::format("api:{}:{}", boot, i), 1);
+    CHECK(CountsOf(*c.host.limiter).quotas.forgotten == 0);
+  }
+}
+
 TEST_CASE("quota: midnight by a clock that is days behind makes no second one of the day that it is set to") {
   Counter c;
   CHECK(c.Serves("api:a", 10) == 10);
@@ -529,7 +597,7 @@ TEST_CASE("quota: what lies behind the end of a shorter file moves into it, to i
     for (std::uint32_t i = 0; i < kTags + kOthers; ++i) {
       QuotaSlot& slot = file.slot(places[i]);
       if (i < kTags) {
-        slot.own = {i + 1, 0, 0, 1, 0, {static_cast<char>('a' + i)}};
+        slot.own = {i + 1, 0, 0, 1, 0, {static_cast<char>('a' + i)}, 0, 0, 0, 0};
       } else {
         slot.others.tag = places[i - kTags], slot.others.size = 1, slot.others.counts[0] = {7, i - kTags + 100, 0};
       }
@@ -584,7 +652,8 @@ TEST_CASE("quota: a region of junk is taken over as one that holds nothing") {
     std::size_t bytes = region.size() * 8;
     std::align(64, Quotas::RegionBytes(1024), at, bytes);
     const std::span<std::byte> aligned(static_cast<std::byte*>(at), Quotas::RegionBytes(1024));
-    Quotas quotas(aligned, {}, prng.Next(), [&](const Tag&) { return prng.Next() | 1; }, [](const QuotaCalendar&) { return QuotaPeriods{1, 2, 3, kStart}; });
+    const auto periods = [](const QuotaCalendar&) { return QuotaPeriods{1, 2, 3, kStart}; };
+    Quotas quotas(aligned, {}, prng.Next(), [&](const Tag&) { return prng.Next() | 1; }, periods, kStart);
     CHECK(quotas.counts().tags <= 1024);
   }
 }

@@ -86,7 +86,7 @@ class Owner {
     host_.limiter->ways().KeepQuotas(std::make_unique<Quotas>(
         std::as_writable_bytes(std::span(counted_)), std::array<std::byte, 16>{}, kHostCounters + 1,
         [this](const Tag& tag) { return host_.limiter->table().Hash(tag); },
-        [](const QuotaCalendar&) { return QuotaPeriods{0, 86'400, 2 * 86'400, kBegin + 24h}; }));
+        [](const QuotaCalendar&) { return QuotaPeriods{0, 86'400, 2 * 86'400, kBegin + 24h}; }, kBegin));
   }
   // Its host says something of the tag beside hits; a site does.
   void HearSay(const std::string& tag, const Besides& said, Instant now) {
