@@ -53,23 +53,25 @@ std::vector<KeptPenalty> Read(std::string_view bytes, Instant now) {
   return penalties;
 }
 
-// Calls use(hash, terms) with what the tag's rule says of penalties, if it has any, with the tag's shard locked.
+// Calls use(hash, terms) with what the tag's rule says of penalties, null: nothing, with the tag's shard locked. A digest
+// without a bucket has a rule that nobody knows.
 template <class Use>
 void WithTerms(LimiterCore& core, const Tag& tag, Instant now, Use&& use) {
   const Query query{tag};
   const std::uint64_t hash = core.table->Hash(tag);
   Table::Shard shard(*core.table, hash);
   const Slot* const slot = shard.Find(tag, now);
-  if (slot == nullptr && tag.is_digest) return;    // nobody knows its rule
+  if (slot == nullptr && tag.is_digest) return;
   const auto index = LimitOf(*core.rules, query, slot);
-  if (!index.has_value() || !core.limit(*index).penalizes) return;
-  use(hash, core.rules->penalty(core.limit(*index)));
+  const bool penalizes = index.has_value() && core.limit(*index).penalizes;
+  use(hash, penalizes ? &core.rules->penalty(core.limit(*index)) : nullptr);
 }
 
 void Restore(LimiterCore& core, const KeptPenalty& kept, Instant now) {
   const Tag tag{kept.tag, kept.is_digest};
-  WithTerms(core, tag, now, [&](std::uint64_t hash, const Penalty& terms) {
-    core.penalties.Restore({KeptTag(tag), kept.until, kept.length, kept.heard}, hash, terms, now);
+  WithTerms(core, tag, now, [&](std::uint64_t hash, const Penalty* terms) {
+    if (terms == nullptr) return;
+    core.penalties.Restore({KeptTag(tag), kept.until, kept.length, kept.heard}, hash, *terms, now);
   });
 }
 
@@ -95,8 +97,8 @@ void ShortenPenalties(Limiter& limiter, Instant now) {
   std::vector<KeptTag> tags;
   core.penalties.ForEach(core.ShardLock(), now, [&](const PenaltyAt& its) { tags.push_back(its.tag); });
   for (const KeptTag& its : tags) {
-    WithTerms(core, its.tag(), now, [&](std::uint64_t hash, const Penalty& terms) {
-      core.penalties.Shorten(hash, terms, now);
+    WithTerms(core, its.tag(), now, [&](std::uint64_t hash, const Penalty* terms) {
+      terms != nullptr ? core.penalties.Shorten(hash, *terms, now) : core.penalties.Forget(hash);
     });
   }
 }

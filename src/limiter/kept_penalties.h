@@ -17,7 +17,7 @@ std::string KeepPenalties(Limiter& limiter, Instant now);
 // What cannot be read is as none.
 void RestorePenalties(Limiter& limiter, std::string_view kept, Instant now);
 
-// The limiter has adopted other rules: no penalty lasts longer than they say.
+// The limiter has adopted other rules: no penalty lasts longer than they say, and one that they have not is forgotten.
 void ShortenPenalties(Limiter& limiter, Instant now);
 
 }    // namespace dthrottle

@@ -130,6 +130,10 @@ void Penalties::Shorten(std::uint64_t hash, const Penalty& terms, Instant now) {
   if (const std::size_t at = table_->Find(hash); at != Table::kNone) Cut((*table_)[at], terms, now);
 }
 
+void Penalties::Forget(std::uint64_t hash) {
+  if (const std::size_t at = table_->Find(hash); at != Table::kNone) table_->Remove(at);
+}
+
 void Penalties::PassOn(std::uint64_t hash, Duration known, Instant now) {
   constexpr Duration kSame = std::chrono::milliseconds(10), kAgain = std::chrono::seconds(1);
   const std::size_t at = table_->Find(hash);

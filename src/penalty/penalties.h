@@ -99,6 +99,9 @@ class Penalties {
   // The one of the tag, if there is one, lasts no longer than the rule says now.
   void Shorten(std::uint64_t hash, const Penalty& terms, Instant now);
 
+  // The rule says nothing of penalties now: the one of the tag is forgotten. Peers hear nothing of that.
+  void Forget(std::uint64_t hash);
+
   // An owner of tags has heard of it from one host, and tells all others: what is new, and again at most once a second.
   // `known`: what Left said before.
   void PassOn(std::uint64_t hash, Duration known, Instant now);

@@ -200,10 +200,29 @@ TEST_CASE("penalty: under other rules one in force lasts no longer than they say
   adopt(rules("5s"), kNow + 2s);
   CHECK(Left(host, "login:a", kNow + 2s) == 5s);
   CHECK(Penalized(*host.limiter, kNow + 2s).front().length == 5s);
-  adopt("[[rule]]\nname=\"default\"\nburst=1\nrate=1\n", kNow + 3s);    // none any more: nothing to go by
+  adopt("[[rule]]\nname=\"default\"\nburst=1\nrate=1\n", kNow + 3s);    // none any more
+  CHECK(Penalized(*host.limiter, kNow + 3s).empty());
   adopt(rules("1h"), kNow + 4s);
-  CHECK(Left(host, "login:b", kNow + 4s) == 3s);
+  CHECK(Left(host, "login:b", kNow + 4s) == 0s);
   CHECK(host.Serves("login:a", kNow + 7s));
+}
+
+TEST_CASE("penalty: one that a reload took away does not come back when a later one brings penalties again") {
+  const auto rules = [](int after) {
+    return fmt::format("[[rule]]\nname=\"login\"\nmatch=\"login:*\"\nburst=2\nrate=1\n"
+                       "penalty={{ after = {}, doubling = true }}\n[[rule]]\nname=\"default\"\nburst=1\nrate=1\n",
+                       after);
+  };
+  Host host(rules(3));
+  Refuse(host, "login:a", 3, kNow);
+  for (const int after : {0, 3}) {
+    host.limiter->Adopt(testing::Rules(rules(after)));
+    ShortenPenalties(*host.limiter, kNow + 1s);
+    CHECK(Penalized(*host.limiter, kNow + 1s).empty());
+    CHECK(host.Serves("login:a", kNow + 5s));
+  }
+  Refuse(host, "login:a", 3, kNow + 5s);
+  CHECK(Left(host, "login:a", kNow + 5s) == 10min);    // the default, which nothing has doubled
 }
 
 // What version 1 of the state says of each penalty.
