@@ -599,8 +599,11 @@ TEST_CASE("a key of a rule that changes nothing beside another one is a warning"
   CHECK(said("per=\"week\"", "[[override]]\ntag=\"x\"\nburst=10\nrate=1\nquota=50\n[quota]\nfile=\"/var/lib/q\"\n") == "");
   for (const std::string key : {"max_debt", "tolerance"}) {
     CHECK(said(key + "=5\nshare=\"local\"") == idle(key, "share = \"local\""));
+    CHECK(said(key + "=5\nshare=\"capacity\"").ends_with(idle(key, "share = \"capacity\"")));
+    CHECK(said(key + "=5\nshare=\"forecast\"") == "");
   }
   CHECK(said("horizon=\"20s\"\nshare=\"local\"") == idle("horizon", "share = \"local\""));
+  CHECK(said("horizon=\"20s\"\nshare=\"capacity\"").ends_with(idle("horizon", "share = \"capacity\"")));
   CHECK(said("horizon=\"20s\"\nmax_debt=5\ntolerance=5") == "");
   CHECK(said("max_unheard=5") == idle("max_unheard", "share is not \"forecast\""));
   CHECK(said("max_unheard=5\nshare=\"forecast\"") == "");

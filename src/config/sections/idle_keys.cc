@@ -27,18 +27,19 @@ void CheckIdleKeys(Findings& f) {
   for (std::size_t i = 0; i < s.rules.size(); ++i) {
     const Rule& r = s.rules[i];
     if (r.mode == Mode::kOff) continue;
-    const bool local = r.share == Share::kLocal, unpunished = r.penalty.after == 0;
-    const bool unlimited = r.quota == 0 && !any_quota;
-    constexpr std::string_view kLocal = "share = \"local\"", kNoPenalty = "penalty.after = 0", kNoQuota = "quota = 0";
+    const bool unpunished = r.penalty.after == 0, unlimited = r.quota == 0 && !any_quota;
+    const bool undebited = r.share == Share::kLocal || r.share == Share::kCapacity;
+    constexpr std::string_view kNoPenalty = "penalty.after = 0", kNoQuota = "quota = 0";
+    const std::string_view share = r.share == Share::kLocal ? "share = \"local\"" : "share = \"capacity\"";
     const Idle all[] = {
         {r.penalty.within != usual.penalty.within, unpunished, "penalty.within", kNoPenalty},
         {r.penalty.lasts != usual.penalty.lasts, unpunished, "penalty.lasts", kNoPenalty},
         {r.penalty.doubling, unpunished, "penalty.doubling", kNoPenalty},
         {r.calendar.per != usual.calendar.per, unlimited, "per", kNoQuota},
         {r.calendar.time_zone != usual.calendar.time_zone, unlimited, "time_zone", kNoQuota},
-        {r.max_debt.has_value(), local, "max_debt", kLocal},
-        {r.horizon.has_value(), local, "horizon", kLocal},
-        {r.tolerance > 0, local, "tolerance", kLocal},
+        {r.max_debt.has_value(), undebited, "max_debt", share},
+        {r.horizon.has_value(), undebited, "horizon", share},
+        {r.tolerance > 0, undebited, "tolerance", share},
         {r.max_unheard.has_value(), r.share != Share::kForecast, "max_unheard", "share is not \"forecast\""},
         {r.fail_closed, r.mode != Mode::kEnforce, "fail_closed", "mode is not \"enforce\""},
         {r.shed_priority > 0, !r.shed, "shed_priority", "shed = false"},
