@@ -278,6 +278,18 @@ class OneHost(ParallelTest):
             self.assertIsNone(notes()["kept"])
             self.assertIn("not kept over a restart: ", notes()["lost"])
 
+    def test_the_next_program_knows_which_limits_the_file_has_that_cannot_be_written(self):
+        directory = fresh_directory()
+        with Daemon(rule(burst=10), operator={"limits_file": f"{directory}/limits"}) as daemon:
+            notes = lambda: {row["name"]: row["note"] for row in daemon.admin_json("limit list")}
+            self.assertIsNone(daemon.admin_json("limit set tag 5 1 - kept")["note"])
+            (directory / ".limits.dthrottle-new").mkdir()    # in the way of a new text
+            self.assertIn("not kept over a restart: ", daemon.admin_json("limit set tag 5 1 - lost")["note"])
+            for goes_on in (upgrade, Daemon.restart):
+                goes_on(daemon)
+                wait_until(lambda: notes()["lost"] is not None, "the file was to be written")
+                self.assertIsNone(notes()["kept"])
+
     def test_a_limit_of_a_tag_that_no_query_can_have_says_so(self):
         with Daemon(rule(), query={"max_tag_bytes": 32}) as daemon:
             notes = [daemon.admin_json(f"limit set tag 5 1 - {'a' * size}")["note"] for size in (32, 33)]

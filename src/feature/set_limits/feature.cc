@@ -98,11 +98,11 @@ void SetLimitsFeature::TakeNewest() {
   const std::string_view text = file ? std::string_view(*file) : std::string_view();
   const bool stopped = host_.handed.held_at == Instant();
   const bool is_old = stopped && SetLimits::WrittenAt(left.bytes) < SetLimits::WrittenAt(text);
+  written_ = SetLimits::StampsIn(text);
   if (SetLimits::IsFile(left.bytes) && !is_old) {
     TakeFile(left.bytes, "limits of the program before");
   } else if (!text.empty()) {
     TakeFile(text, path_);
-    written_ = AllStamps();
   }
 }
 

@@ -24,6 +24,14 @@ bool Allows(const OperatorKeys& keys, const SignedLimit& limit) {
   return limit.local() ? keys.empty() : keys.contains(limit.key);
 }
 
+// The first line, which the text loses.
+std::string_view TakeLine(std::string_view& text) {
+  const std::size_t end = std::min(text.find('\n'), text.size());
+  const std::string_view line = text.substr(0, end);
+  text.remove_prefix(std::min(end + 1, text.size()));
+  return line;
+}
+
 }    // namespace
 
 std::uint64_t HashOf(const SignedLimit& limit) {
@@ -176,19 +184,22 @@ Duration SetLimits::WrittenAt(std::string_view head) {
   return std::chrono::microseconds(written_us);
 }
 
+SetLimits::Stamps SetLimits::StampsIn(std::string_view text) {
+  Stamps stamps;
+  while (!text.empty()) {
+    const auto limit = ParseSigned(TakeLine(text));
+    if (limit) stamps.insert_or_assign(NameOf(limit->limit), limit->limit.stamp);
+  }
+  return stamps;
+}
+
 std::vector<std::string> SetLimits::TakeFile(std::string_view text, const OperatorKeys& keys, Duration wall) {
-  const auto take_line = [&] {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    const std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    return line;
-  };
-  written_ = WrittenAt(take_line());
+  written_ = WrittenAt(TakeLine(text));
   const bool was_away = wall - written_ > kRemembered;
   bool is_left_to_peers = false;
   std::vector<std::string> left_out;
   for (std::size_t number = 2; !text.empty(); ++number) {
-    std::string_view line = take_line();
+    std::string_view line = TakeLine(text);
     Duration since = std::max(wall, written_);
     const bool is_aside = line.starts_with(kAsideBegin);
     if (is_aside) {

@@ -90,6 +90,8 @@ class SetLimits {
   // When a file was written, as its first line says; 0: it says nothing.
   static Duration WrittenAt(std::string_view head);
   std::string File(Duration wall) const;
+  // When what a file says was set, but for what is set aside. It may be anybody's word.
+  static Stamps StampsIn(std::string_view text);
 
   // Takes what a file says and `keys` allow; without keys, what was set without one. The rest is set aside. Leaves out
   // what is signed if the file was written more than kRemembered ago. Returns what was left out and why, a line each.
