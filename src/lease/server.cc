@@ -109,11 +109,19 @@ void LeaseServer::BeginLearning() {
   began_ = std::move(*Templates::Make(std::move(list)));
 }
 
-// The master before leased out by the settings of then, as far as anybody knows, and nothing of a resource that they did
-// not have.
+// The longest that any resource of the beginning learns. Without any it is what is usual.
+Duration LeaseServer::LongestLearning() const {
+  const auto& list = began_.list();
+  if (list.empty()) return ResourceTemplate().learning();
+  return std::ranges::max(list, {}, &ResourceTemplate::learning).learning();
+}
+
+// The master before leased out by the settings of then, as far as anybody knows. It may have had a resource that they do
+// not have; its leases are taken to be no longer than those of others, so an old mastership has nothing to learn of it.
 BootInstant LeaseServer::LearnsUntil(std::string_view name, const ResourceTemplate& how) const {
   const ResourceTemplate* const before = began_.Find(name);
-  if (before == nullptr) return BootInstant::min();
+  if (before == nullptr && how.learning() == Duration::zero()) return BootInstant::min();
+  if (before == nullptr) return mastership_.since + std::min(LongestLearning(), how.learning());
   return mastership_.since + std::min(before->learning(), how.learning_mode_duration.value_or(Duration::max()));
 }
 

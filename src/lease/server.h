@@ -180,6 +180,7 @@ class LeaseServer {
   Resource* Find(std::string_view name, BootInstant now, Grant::Outcome& why);
   Held HeldBy(const Resource& resource, BootInstant now) const;
   void BeginLearning();
+  Duration LongestLearning() const;
   BootInstant LearnsUntil(std::string_view name, const ResourceTemplate& how) const;
   bool IsLearning(const Resource& resource, BootInstant now) const;
   double SupposedWants(std::string_view client, std::string_view resource, BootInstant now) const;

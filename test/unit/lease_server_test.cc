@@ -200,11 +200,21 @@ TEST_CASE("lease server: learning mode ends when it was to end as mastership beg
     server.SetTemplates(Of({Lasting(1s)}), At(30s));    // leases of before are as long as they are
     CHECK(learning("r", At(60s)));
   }
-  SECTION("a resource that was not there has nothing to learn") {
+  SECTION("a resource that was not there may have been leased out by the master before") {
     server.SetTemplates(Of({Lasting(60s, "r")}), At(0s));
     server.BecomeMaster({.epoch = 7});
-    server.SetTemplates(Of({Lasting(60s, "r"), Lasting(1h, "fresh")}), At(10s));
-    CHECK((learning("r", At(10s)) && !learning("fresh", At(10s))));
+    server.SetTemplates(Of({Lasting(60s, "r"), Lasting(1h, "fresh"), Lasting(20s, "short")}), At(10s));
+    CHECK((learning("r", At(10s)) && learning("fresh", At(10s)) && learning("short", At(10s))));
+    CHECK((learning("short", At(20s)) && !learning("short", At(21s))));
+    CHECK((learning("fresh", At(60s)) && !learning("fresh", At(61s))));
+    server.SetTemplates(Of({Lasting(60s, "r"), Lasting(1h, "later")}), At(70s));
+    CHECK_FALSE(learning("later", At(70s)));
+  }
+  SECTION("without any resource at the beginning the usual length of a lease counts") {
+    server.SetTemplates(Of({}), At(0s));
+    server.BecomeMaster({.epoch = 7});
+    server.SetTemplates(Of({Lasting(1h, "fresh")}), At(10s));
+    CHECK((learning("fresh", At(60s)) && !learning("fresh", At(61s))));
   }
   SECTION("people may end it sooner") {
     CHECK(learning("r", At(10s)));

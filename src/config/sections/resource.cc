@@ -71,7 +71,9 @@ const std::vector<Key<lease::ResourceTemplate>>& ResourceKeys() {
                                          "How long a new master gives everybody what he has, and nothing to others, "
                                          "because it does not know the leases that are out. Without it *lease_length*; "
                                          "a shorter time relies on clients that refresh in time. A reload can make it "
-                                         "shorter, and longer for the next master only."))),
+                                         "shorter, and longer for the next master only. For a resource that a reload "
+                                         "adds it begins with the mastership as well, and is at most the longest that "
+                                         "any resource had then."))),
       Optional<R>(MEMBER(R, safe_capacity), SafeCapacity()),
       Flag<R>("strict", "false", MEMBER(R, strict),
               "With *true* capacity moves from one server to another only after it has come back from the clients of "
