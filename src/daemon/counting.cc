@@ -59,11 +59,14 @@ FileResult<std::string> CountsLeft(HandedSection left, const std::string& file) 
 
 }    // namespace
 
-std::optional<Problem> WhyNoQuotaFile(const LoadedSettings& loaded, bool as_daemon) {
+std::optional<Problem> WhyNoQuotaFile(const LoadedSettings& loaded, RoomLeft* left) {
   const Settings& s = loaded.settings;
+  const bool as_daemon = left != nullptr;
   const auto counts = [](const Rule& rule) { return rule.quota > 0 && rule.mode != Mode::kOff; };
   if (s.quota.file.empty() || std::ranges::none_of(s.rules, counts)) return std::nullopt;
-  const auto usable = MappedRegion::Check(s.quota.file, as_daemon ? s.quota.memory : 0, QuotaFile::IsQuotaFile);
+  RoomLeft any;
+  const auto usable = as_daemon ? MappedRegion::Check(s.quota.file, s.quota.memory, QuotaFile::IsQuotaFile, *left)
+                                : MappedRegion::Check(s.quota.file, 0, QuotaFile::IsQuotaFile, any);
   if (usable) return std::nullopt;
   const int code = usable.error().code;
   if (!as_daemon && (code == EACCES || code == EPERM)) return std::nullopt;

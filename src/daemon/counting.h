@@ -21,8 +21,9 @@
 namespace dthrottle {
 
 // Why a start under these settings could not count quotas in their file, as far as that shows without a change to it.
-// `as_daemon`: the caller may do what the daemon may; else it may be another user, and folders may come with the start.
-std::optional<Problem> WhyNoQuotaFile(const LoadedSettings& loaded, bool as_daemon);
+// `left`: what room others leave to the file, where the caller is the next program of a running daemon; null: it may be
+// another user, and folders may come with the start.
+std::optional<Problem> WhyNoQuotaFile(const LoadedSettings& loaded, RoomLeft* left);
 
 class Counting final : public Part {
  public:

@@ -67,7 +67,7 @@ int CheckOnly(const std::string& path, bool takes_over, std::uint32_t handover_v
   LoadedSettings loaded = ParseSettings(*text, path, runtime_dir, {}, ReadNamedFile);
   if (const auto problem = WhyNoUser(loaded)) loaded.problems.push_back(*problem);
   if (const auto problem = takes_over ? WhyNoTakeover(loaded) : std::nullopt) loaded.problems.push_back(*problem);
-  if (const auto problem = loaded.ok() ? WhyNoQuotaFile(loaded, takes_over) : std::nullopt) {
+  if (const auto problem = loaded.ok() && !takes_over ? WhyNoQuotaFile(loaded, nullptr) : std::nullopt) {
     loaded.problems.push_back(*problem);
   }
   if (loaded.ok()) CheckFeatureFiles(loaded, takes_over);

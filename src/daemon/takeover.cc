@@ -17,6 +17,7 @@
 #include "bucket/table.h"
 #include "config/listeners.h"
 #include "config/values.h"
+#include "daemon/counting.h"
 #include "io/files.h"
 #include "io/listener.h"
 
@@ -69,19 +70,21 @@ void FindMissingDirectories(LoadedSettings& loaded) {
   for (const ListenerKeys& its : AllListeners()) look(its.unix_key, its.at(loaded.settings).unix_path);
 }
 
-// The regions that are made at a start, where their folder is there.
+// The file of the table and those beside it, where their folder is there, and that of quotas. Together they need room.
 void FindRegions(LoadedSettings& loaded) {
   const Settings& s = loaded.settings;
   const std::string& table = s.table.file;
-  if (table.empty() || ::access(table.substr(0, table.rfind('/') + 1).c_str(), F_OK) != 0) return;
-  const auto look = [&](std::string_view file_key, std::string_view memory_key, const std::string& path,
-                        std::size_t bytes) {
-    const auto usable = MappedRegion::Check(path, bytes, Table::IsTable);
+  RoomLeft left;
+  const auto look = [&](std::string_view memory_key, const std::string& path, std::size_t bytes, IsOurs is_ours) {
+    const auto usable = MappedRegion::Check(path, bytes, is_ours, left);
     if (usable) return;
-    Add(loaded, usable.error().code == ENOSPC ? memory_key : file_key, usable.error().message);
+    Add(loaded, usable.error().code == ENOSPC ? memory_key : "table.file", usable.error().message);
   };
-  look("table.file", "table.memory", table, s.table.memory);
-  if (s.resp.enabled() && s.resp.accept_limits) look("table.file", "resp.memory", table + ".resp", s.resp.memory);
+  if (!table.empty() && ::access(table.substr(0, table.rfind('/') + 1).c_str(), F_OK) == 0) {
+    look("table.memory", table, s.table.memory, Table::IsTable);
+    if (s.resp.enabled() && s.resp.accept_limits) look("resp.memory", table + ".resp", s.resp.memory, Table::IsTable);
+  }
+  if (const auto problem = WhyNoQuotaFile(loaded, &left)) loaded.problems.push_back(*problem);
 }
 
 bool IsPassed(const std::optional<std::vector<Held>>& held, std::string_view key) {

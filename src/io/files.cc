@@ -104,10 +104,18 @@ bool Resize(const Descriptor& file, std::size_t held, std::size_t bytes) {
   return held == bytes || ::ftruncate(file.get(), static_cast<off_t>(bytes)) == 0;
 }
 
+// Memory without a file system's size is not.
+bool IsBounded(const struct statvfs& room) {
+  return room.f_blocks != 0;
+}
+
+std::uint64_t FreeBytes(const struct statvfs& room) {
+  return std::uint64_t{room.f_bavail} * room.f_frsize;
+}
+
 // Whether there is room for `bytes` of a file that has `claimed` of them already. False: errno says so.
 bool HasRoom(const struct statvfs& room, std::size_t bytes, std::uint64_t claimed) {
-  const bool is_bounded = room.f_blocks != 0;    // memory without a file system's size is not
-  if (!is_bounded || std::uint64_t{room.f_bavail} * room.f_frsize + claimed >= bytes) return true;
+  if (!IsBounded(room) || FreeBytes(room) + claimed >= bytes) return true;
   errno = ENOSPC;
   return false;
 }
@@ -311,17 +319,29 @@ FileResult<MappedRegion> MappedRegion::Open(const std::string& path, std::size_t
   return Map(path, file.Release(), static_cast<std::size_t>(ours->st_size), bytes, fit);
 }
 
-FileResult<void> MappedRegion::Check(const std::string& path, std::size_t bytes, IsOurs is_ours) {
+FileResult<void> MappedRegion::Check(const std::string& path, std::size_t bytes, IsOurs is_ours, RoomLeft& left) {
   if (auto ours = CheckStateFile(path, is_ours); !ours) return ours;
   struct stat status {};
   const bool is_there = ::stat(path.c_str(), &status) == 0;
   if (auto can_be_made = is_there ? FileResult<void>() : CheckFolderOf(path); !can_be_made) return can_be_made;
   struct statvfs room {};
+  struct stat place {};
   const std::string folder = path.substr(0, path.rfind('/') + 1);
-  if (::statvfs(folder.c_str(), &room) != 0) return Failed(path, "cannot stat");
-  if (!HasRoom(room, bytes, ClaimedBytes(status))) return Failed(path, "cannot claim its space");
   struct statfs system {};
-  if (::statfs(folder.c_str(), &system) != 0) return Failed(path, "cannot stat");
+  if (::statvfs(folder.c_str(), &room) != 0 || ::stat(folder.c_str(), &place) != 0 ||
+      ::statfs(folder.c_str(), &system) != 0) {
+    return Failed(path, "cannot stat");
+  }
+  if (bytes == 0) return {};
+  if (IsBounded(room)) {
+    std::int64_t& bytes_left = left.try_emplace(place.st_dev, FreeBytes(room)).first->second;
+    const std::int64_t after = bytes_left + static_cast<std::int64_t>(ClaimedBytes(status) - bytes);
+    if (after < 0) {
+      errno = ENOSPC;
+      return Failed(path, "cannot claim its space");
+    }
+    bytes_left = after;
+  }
   return CheckGroups(path, system, bytes, ClaimedBytes(status));
 }
 

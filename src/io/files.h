@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -92,6 +93,9 @@ void FillRandom(std::span<std::byte> out);
 // that about, and returns how much of it the region begins with: `bytes`, or more. The rest is cut off, or is zeros.
 using Fit = std::function<std::size_t(std::span<std::byte> held, std::size_t bytes)>;
 
+// What room regions that are checked one after the other leave to the next one: bytes, by the file system's device.
+using RoomLeft = std::map<std::uint64_t, std::int64_t>;
+
 // A region of memory that is a shared mapping of a file, which may be one in memory without a name. Unmaps; keeps a
 // file that has a name.
 class MappedRegion {
@@ -102,8 +106,9 @@ class MappedRegion {
   // another size keeps its beginning. An empty path: memory without a name.
   static FileResult<MappedRegion> Open(const std::string& path, std::size_t bytes, IsOurs is_ours, const Fit& fit = {});
 
-  // Whether Open could have a file of `bytes` there, 0: of its size. It may be held by a process all the same.
-  static FileResult<void> Check(const std::string& path, std::size_t bytes, IsOurs is_ours);
+  // Whether Open could have a file of `bytes` there, 0: of its size, after others that take room of `left`. It may be
+  // held by a process all the same.
+  static FileResult<void> Check(const std::string& path, std::size_t bytes, IsOurs is_ours, RoomLeft& left);
 
   // Memory without a name that another process left open, which becomes this object's: an error if it has another size
   // and there is no `fit`.

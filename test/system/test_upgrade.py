@@ -15,8 +15,8 @@ import time
 import unittest
 
 from common import SystemTest, report
-from daemon import (DTHROTTLECTL, DTHROTTLED, FIGURES, PATIENCE, SANITIZED, AskDaemon, Daemon, await_read, fresh_directory, lines_of, override,
-                    pump, rule, run, settings_text, slowest_rate, wait_until)
+from daemon import (DTHROTTLECTL, DTHROTTLED, FIGURES, PATIENCE, ROOT, SANITIZED, AskDaemon, Daemon, await_read,
+                    fresh_directory, lines_of, override, pump, rule, run, settings_text, slowest_rate, wait_until)
 from fleet import BURST, Fleet, Ledger, wait_all_hear
 import leases
 from test_ask import Asker
@@ -27,7 +27,7 @@ try:
 except unittest.SkipTest:
     test_grpc = None    # THIS BUILD IS WITHOUT GRPC: its connections are not held over upgrades
 
-EX_UNAVAILABLE = 69
+EX_UNAVAILABLE, EX_CONFIG = 69, 78
 PLENTY = 10_000_000    # a burst that no test spends
 REFUSED = "; this program carries on"
 
@@ -611,6 +611,29 @@ class Refused(OtherProgram):
                     self.refuses(daemon, f"error: {named} = ")
                     self.assertIn(words, daemon.log.split("error: ")[-1])
             self.assertFalse((daemon.directory / "table.resp").exists())
+
+    def test_files_that_have_room_one_by_one_and_not_together(self):
+        directory = fresh_directory()
+        self.addCleanup(shutil.rmtree, directory)
+        room = os.statvfs(directory)
+        if room.f_blocks == 0:
+            self.skipTest("NOT TESTED: the file system has no size")
+        free_mib = room.f_bavail * room.f_frsize >> 20
+        some_mib = min(free_mib * 6 // 10, 8192)
+        most, some = {"memory": f"{free_mib - some_mib // 2}MiB"}, {"memory": f"{some_mib}MiB"}
+        settings = directory / "dthrottled.toml"
+        version = re.search(r"kHandoverVersion = (\d+)", (ROOT / "src/io/handover.h").read_text())[1]
+        quota = {"file": f"{directory}/quotas", **some}
+        resp = {"unix": f"{directory}/resp.sock", "accept_limits": True, **some}
+        for named, sections in (("", {"table": most}), ("", {"quota": quota}), ("", {"resp": resp}),
+                                ("quota.file", {"table": most, "quota": quota}),
+                                ("resp.memory", {"table": most, "resp": resp})):
+            with self.subTest(sections=sections):
+                settings.write_text(settings_text(directory, rule(quota=50), **sections))
+                done = run(DTHROTTLED, "--check", settings, "--handover", version)
+                self.assertEqual(done.returncode, EX_CONFIG if named else 0, done.stdout)
+                self.assertEqual("No space left on device" in done.stdout, named != "")
+                self.assertIn(f"error: {named} = " if named else "ok, 1 rules", done.stdout)
 
     def test_ports_that_this_daemon_has_may_change_places(self):
         with contextlib.ExitStack() as stack:
