@@ -16,16 +16,15 @@ namespace {
 
 constexpr std::size_t kEndedPerLook = 16;    // at the clock
 
-// Beside the table, or without a name as it.
-std::string PathOf(const Settings& settings) {
-  return settings.table.file.empty() ? "" : settings.table.file + ".holds";
-}
-
 Holds::Settle SettleBy(Limiter& limiter) {
   return [&](const Payment& paid, Cost actual, Instant now) { limiter.Settle(paid, actual, now); };
 }
 
 }    // namespace
+
+std::string Holding::PathOf(const Settings& settings) {
+  return settings.table.file.empty() ? "" : settings.table.file + ".holds";
+}
 
 bool Holding::IsWanted(const Settings& settings) {
   const auto at = EndpointsOf(settings, "ask");

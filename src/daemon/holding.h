@@ -23,6 +23,9 @@ class Holding final : public Part {
  public:
   static constexpr const char* kSection = "holds";
 
+  // The file of the holds, beside the table; empty: as the table they have none.
+  static std::string PathOf(const Settings& settings);
+
   // Whether there is anybody to hold something.
   static bool IsWanted(const Settings& settings);
 

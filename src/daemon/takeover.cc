@@ -18,6 +18,9 @@
 #include "config/listeners.h"
 #include "config/values.h"
 #include "daemon/counting.h"
+#include "daemon/holding.h"
+#include "daemon/kept_rules.h"
+#include "hold/hold_table.h"
 #include "io/files.h"
 #include "io/listener.h"
 
@@ -82,7 +85,12 @@ void FindRegions(LoadedSettings& loaded) {
   };
   if (!table.empty() && ::access(table.substr(0, table.rfind('/') + 1).c_str(), F_OK) == 0) {
     look("table.memory", table, s.table.memory, Table::IsTable);
+    if (const auto rules = KeptRules(table).Read(); !rules) Add(loaded, "table.file", rules.error().message);
     if (s.resp.enabled() && s.resp.accept_limits) look("resp.memory", table + ".resp", s.resp.memory, Table::IsTable);
+    if (Holding::IsWanted(s)) {
+      const std::size_t bytes = HoldTable::RegionBytes(s.hold.max_holds);
+      look("hold.max_holds", Holding::PathOf(s), bytes, HoldTable::IsHoldTable);
+    }
   }
   if (const auto problem = WhyNoQuotaFile(loaded, &left)) loaded.problems.push_back(*problem);
 }

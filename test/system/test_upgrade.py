@@ -612,6 +612,19 @@ class Refused(OtherProgram):
                     self.assertIn(words, daemon.log.split("error: ")[-1])
             self.assertFalse((daemon.directory / "table.resp").exists())
 
+    def test_files_beside_the_table_that_are_somebody_else_s(self):
+        with Daemon(rule(burst=100)) as daemon:
+            table = f"{daemon.directory}/other"
+            sections = {"table": {"file": table}, "ask": {"unix": f"{daemon.directory}/ask.sock"}}
+            daemon.settings_path.write_text(settings_text(daemon.directory, rule(burst=100), **sections))
+            for suffix in (".rules", ".holds"):
+                with self.subTest(suffix=suffix):
+                    diary = pathlib.Path(table + suffix)
+                    diary.write_text("dear diary\n")
+                    self.refuses(daemon, f'error: table.file = "{table}": {diary}: was not written by dthrottle')
+                    diary.unlink()
+            upgrade(daemon)
+
     def test_files_that_have_room_one_by_one_and_not_together(self):
         directory = fresh_directory()
         self.addCleanup(shutil.rmtree, directory)
