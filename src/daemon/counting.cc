@@ -62,8 +62,7 @@ FileResult<std::string> CountsLeft(HandedSection left, const std::string& file) 
 std::optional<Problem> WhyNoQuotaFile(const LoadedSettings& loaded, RoomLeft* left) {
   const Settings& s = loaded.settings;
   const bool as_daemon = left != nullptr;
-  const auto counts = [](const Rule& rule) { return rule.quota > 0 && rule.mode != Mode::kOff; };
-  if (s.quota.file.empty() || std::ranges::none_of(s.rules, counts)) return std::nullopt;
+  if (s.quota.file.empty() || (!as_daemon && !Rulebook(s.rules, s.overrides).any_quota())) return std::nullopt;
   RoomLeft any;
   const auto usable = as_daemon ? MappedRegion::Check(s.quota.file, s.quota.memory, QuotaFile::IsQuotaFile, *left)
                                 : MappedRegion::Check(s.quota.file, 0, QuotaFile::IsQuotaFile, any);

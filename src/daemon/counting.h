@@ -21,8 +21,9 @@
 namespace dthrottle {
 
 // Why a start under these settings could not count quotas in their file, as far as that shows without a change to it.
-// `left`: what room others leave to the file, where the caller is the next program of a running daemon; null: it may be
-// another user, and folders may come with the start.
+// Without `left` only if these settings have quotas; the caller may be another user, and folders may come with the start.
+// With `left`, what room others leave to the file, the caller is the next program of a running daemon. Its rules may have
+// quotas that operators have set or a candidate has brought.
 std::optional<Problem> WhyNoQuotaFile(const LoadedSettings& loaded, RoomLeft* left);
 
 class Counting final : public Part {

@@ -612,6 +612,25 @@ class Refused(OtherProgram):
                     self.assertIn(words, daemon.log.split("error: ")[-1])
             self.assertFalse((daemon.directory / "table.resp").exists())
 
+    def test_a_file_of_quotas_that_overrides_need_or_a_candidate_that_is_in_force(self):
+        with Daemon(rule(burst=100)) as daemon:
+            quota = {"file": f"{daemon.directory}/missing/quotas"}
+            why = 'error: quota.file = "{0}": {0}: cannot make it'.format(quota["file"])
+            limits = (rule(), override("D", quota=50))
+            daemon.settings_path.write_text(settings_text(daemon.directory, *limits, quota=quota))
+            checked = run(DTHROTTLED, "--check", daemon.settings_path)
+            self.assertEqual((checked.returncode, checked.stdout.count(why.replace("error", "warning"))), (0, 1))
+            self.refuses(daemon, why)
+            daemon.settings_path.write_text(settings_text(daemon.directory, rule(burst=100)))
+            candidate = daemon.directory / "candidate.toml"
+            candidate.write_text(rule(burst=100, quota=50))
+            ctl = (DTHROTTLECTL, "-s", daemon.admin_path, "candidate")
+            self.assertEqual(run(*ctl, candidate).returncode, 0)
+            self.assertEqual(run(*ctl, "promote").returncode, 0)
+            self.assertIn("quota", daemon.admin_json("show C"))
+            daemon.settings_path.write_text(settings_text(daemon.directory, rule(burst=100), quota=quota))
+            self.refuses(daemon, why)
+
     def test_files_beside_the_table_that_are_somebody_else_s(self):
         with Daemon(rule(burst=100)) as daemon:
             table = f"{daemon.directory}/other"
