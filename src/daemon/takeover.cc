@@ -31,11 +31,21 @@ namespace {
 constexpr std::string_view kListensVariable = "DTHROTTLED_LISTENS";
 constexpr std::string_view kByLibrary[] = {"peers", "sites"};    // listeners that are none of a front end
 
-// A socket of the running daemon: "KEY=ADDRESS=BOUND", with the address of the settings and that of the socket, which
-// has a port where the settings have 0. Without an address the service manager has passed it.
+// A socket of the running daemon: "KEY=ADDRESS=BOUND", with the address of the settings, as a word, and that of a TCP
+// socket, which has a port where the settings have 0. Without an address the service manager has passed it.
 struct Held {
   std::string_view key, address, bound;
 };
+
+// A path may have blanks.
+std::string AsWord(std::string_view address) {
+  std::string word;
+  for (const char c : address) {
+    const auto byte = static_cast<unsigned char>(c);
+    word += byte > ' ' && c != '%' && c != '=' ? std::string(1, c) : fmt::format("%{:02X}", byte);
+  }
+  return word;
+}
 
 // None: the program that asks does not say.
 std::optional<std::vector<Held>> HeldNow() {
@@ -58,19 +68,6 @@ std::optional<std::vector<Held>> HeldNow() {
 void Add(LoadedSettings& loaded, std::string_view key, std::string_view why) {
   const std::size_t dot = key.find('.');
   loaded.problems.push_back(loaded.ErrorAt(key.substr(0, dot), key.substr(dot + 1), why));
-}
-
-// A plain check passes over them: it may be for another host, or come before the first start.
-void FindMissingDirectories(LoadedSettings& loaded) {
-  std::set<std::string> missing;
-  const auto look = [&](std::string_view key, const std::string& path) {
-    const std::string directory = path.substr(0, path.rfind('/') + 1);
-    if (path.empty() || ::access(directory.c_str(), F_OK) == 0) return;
-    const std::string why = fmt::format("{}: {}", directory, std::strerror(errno));
-    if (missing.insert(directory).second) Add(loaded, key, why);
-  };
-  look("table.file", loaded.settings.table.file);
-  for (const ListenerKeys& its : AllListeners()) look(its.unix_key, its.at(loaded.settings).unix_path);
 }
 
 // The file of the table and those beside it, where their folder is there, and that of quotas. Together they need room.
@@ -100,6 +97,30 @@ bool IsPassed(const std::optional<std::vector<Held>>& held, std::string_view key
          std::ranges::any_of(*held, [&](const Held& h) { return h.key == key && h.address.empty(); });
 }
 
+bool IsHeld(const std::optional<std::vector<Held>>& held, std::string_view key, std::string_view address) {
+  return held.has_value() &&
+         std::ranges::any_of(*held, [&](const Held& h) { return h.key == key && h.address == address; });
+}
+
+// A plain check passes over them: it may be for another host, or come before the first start. A Unix socket that does not
+// go over, as one whose file was removed, is made anew; a program that does not say which it has may have any.
+void FindMissingDirectories(LoadedSettings& loaded, const std::optional<std::vector<Held>>& held) {
+  std::set<std::string> missing;
+  const auto look = [&](std::string_view key, const std::string& path, int mode) {
+    const std::string directory = path.substr(0, path.rfind('/') + 1);
+    if (path.empty() || ::access(directory.c_str(), mode) == 0) return;
+    const std::string why = fmt::format("{}: {}", directory, std::strerror(errno));
+    if (missing.insert(directory).second) Add(loaded, key, why);
+  };
+  look("table.file", loaded.settings.table.file, F_OK);
+  for (const ListenerKeys& its : AllListeners()) {
+    const std::string path = its.at(loaded.settings).unix_path, key = fmt::format("{}.unix", its.name);
+    const bool goes_over = IsHeld(held, key, AsWord(path)) && ::access(path.c_str(), F_OK) == 0;
+    const bool is_made = held.has_value() && !goes_over && !IsPassed(held, key);
+    look(its.unix_key, path, is_made ? W_OK | X_OK : F_OK);
+  }
+}
+
 void FindOtherFiles(LoadedSettings& loaded, const std::optional<std::vector<Held>>& held) {
   for (const ListenerKeys& its : AllListeners()) {
     const std::string path = its.at(loaded.settings).unix_path;
@@ -125,9 +146,7 @@ void FindTakenPorts(LoadedSettings& loaded, const std::optional<std::vector<Held
     if (std::ranges::find(kByLibrary, its.name) != std::end(kByLibrary)) continue;
     const Endpoint tcp = its.at(loaded.settings).tcp;
     const std::string key = fmt::format("{}.tcp", its.name), address = FormatEndpoint(tcp);
-    const auto goes_over = [&](const Held& h) { return h.key == key && h.address == address; };
-    const bool is_held = held.has_value() && std::ranges::any_of(*held, goes_over);
-    if (!tcp.enabled() || is_held || IsPassed(held, key)) continue;
+    if (!tcp.enabled() || IsHeld(held, key, address) || IsPassed(held, key)) continue;
     const auto bound = TryTcp(tcp);
     if (!bound && IsFinal(bound.error().code, tcp, held)) Add(loaded, its.tcp_key, bound.error().message);
   }
@@ -138,9 +157,8 @@ void FindTakenPorts(LoadedSettings& loaded, const std::optional<std::vector<Held
 std::string ListensVariable(const std::vector<HandedListener>& listening, const Settings& settings) {
   std::string variable = fmt::format("{}=", kListensVariable);
   for (const HandedListener& l : listening) {
-    const bool is_tcp = l.key.ends_with(".tcp");
-    if (is_tcp) variable += fmt::format("{}={}={} ", l.key, l.address, DescribeSocket(l.fd));
-    if (!is_tcp && l.address.empty()) variable += fmt::format("{}== ", l.key);
+    const std::string bound = l.key.ends_with(".tcp") ? DescribeSocket(l.fd) : "";
+    variable += fmt::format("{}={}={} ", l.key, AsWord(l.address), bound);
   }
   for (const std::string_view name : kByLibrary) {
     const Endpoint tcp = EndpointsOf(settings, name).tcp;
@@ -151,7 +169,7 @@ std::string ListensVariable(const std::vector<HandedListener>& listening, const 
 
 void FindTroubleOfTakeover(LoadedSettings& loaded) {
   const std::optional<std::vector<Held>> held = HeldNow();
-  FindMissingDirectories(loaded);
+  FindMissingDirectories(loaded, held);
   FindRegions(loaded);
   FindOtherFiles(loaded, held);
   FindTakenPorts(loaded, held);

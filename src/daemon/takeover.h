@@ -9,8 +9,8 @@
 
 namespace dthrottle {
 
-// What the running daemon, under `settings`, tells the program that it asks: the TCP addresses where it listens, and
-// the keys for which the service manager has passed a socket. "NAME=VALUE", for the environment.
+// What the running daemon, under `settings`, tells the program that it asks: where it listens, and the keys for which
+// the service manager has passed a socket. "NAME=VALUE", for the environment.
 std::string ListensVariable(const std::vector<HandedListener>& listening, const Settings& settings);
 
 // Adds an error for each file and each address of the settings that this process, as the next program, could not have.

@@ -667,6 +667,25 @@ class Refused(OtherProgram):
                 self.assertEqual("No space left on device" in done.stdout, named != "")
                 self.assertIn(f"error: {named} = " if named else "ok, 1 rules", done.stdout)
 
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "NOT TESTED: takes root and setpriv")
+    def test_a_unix_socket_where_the_user_of_the_daemon_can_make_none(self):
+        elsewhere = fresh_directory()
+        self.addCleanup(shutil.rmtree, elsewhere)
+        elsewhere.chmod(0o755)
+        become = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")
+        daemon = Daemon(rule(burst=100), wrapper=become)
+        daemon.directory.chmod(0o777)
+        with daemon:
+            daemon.settings_path.chmod(0o644)
+            old = daemon.settings_path.read_text()
+            for key in ("query", "ask"):
+                daemon.settings_path.write_text(settings_text(
+                    daemon.directory, rule(burst=100), **{key: {"unix": f"{elsewhere}/socket"}}))
+                self.refuses(daemon, f'error: {key}.unix = "{elsewhere}/socket": {elsewhere}/: Permission denied')
+            daemon.settings_path.write_text(old)
+            daemon.directory.chmod(0o755)    # what it has it need not make
+            upgrade(daemon)
+
     def test_ports_that_this_daemon_has_may_change_places(self):
         with contextlib.ExitStack() as stack:
             free = [stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(2)]
