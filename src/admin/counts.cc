@@ -245,7 +245,7 @@ constexpr Count kCounts[] = {
     {"peer_forged", "", "Frames of a peer in another's name, dropped.", AT(process.peers.exchange.forged)},
     {"peer_implausible", "",
      "Times that a peer said what cannot be: a life that its welcome did not state, an instant far off its clock, a "
-     "position of another that it had not published.",
+     "position of another that it had not published, a snapshot of more than tables hold.",
      AT(process.peers.exchange.implausible)},
     {"peer_subscribers", "", "Connections that reports go to, now.", AT(process.peers.exchange.subscribers), kGauge},
     {"reports_cut", "",

@@ -131,6 +131,7 @@ class Entries {
   }
   bool empty() const { return list_.empty(); }
   std::size_t size() const { return list_.size(); }
+  std::size_t tag_bytes() const { return tags_.size(); }    // of all tags
 
   void Clear() {
     tags_.clear();

@@ -36,7 +36,11 @@ struct Exchange::State {
         joining(core, members, now) {}
 
   bool waiting() const { return !core.to_limiter.empty() || joining.merging() || hearing.releasing(); }
-  bool backlogged() const { return core.to_limiter.size() >= kBacklogMax || joining.merging() || hearing.releasing(); }
+  // Parts of a snapshot wait for what peers say, but not where this host joins by them.
+  bool backlogged() const {
+    const bool joins = joining.joining() && joining.merging();
+    return core.to_limiter.size() >= kBacklogMax || joins || hearing.releasing();
+  }
   std::uint64_t published(std::string_view host) const { return streams.For(host).ring().next() - 1; }
 
   void FromLimiter(ToPeers& item, Instant now) {
@@ -383,8 +387,8 @@ void Exchange::Hear(LinkId id, std::string_view frame, const Decoded* decoded, I
   State& s = *state_;
   Link* const link = s.members.Find(id);
   if (link == nullptr) return;    // removed meanwhile
-  // A snapshot is as many frames as the donor's table needs, and bounded by its own time.
-  if (!s.joining.TakesFrom(id) && !s.TakesFrame(*link, now)) {
+  // A snapshot is as many frames as the donor's table needs, and has bounds of its own.
+  if (!s.joining.TakesFrame(id) && !s.TakesFrame(*link, now)) {
     if (link->peer != nullptr && link->peer->room) link->peer->room->above = true;
     return;
   }
@@ -467,7 +471,7 @@ void Exchange::OnRequest(const Route& route, std::string_view identity, std::str
   if (request) return HearRequest(route, now);
   Link* const link = s.LinkOf(in.sender, route);
   if (link == nullptr) return s.LinkCaller(route, now);    // it calls, and what it says now will be asked for again
-  if (!s.joining.TakesFrom(link->status.link) && !s.TakesFrame(*link, now)) return;
+  if (!s.joining.TakesFrame(link->status.link) && !s.TakesFrame(*link, now)) return;
   if (s.two_way.IsNamesake(in.sender, in.incarnation)) return s.RefuseNamesake(route, ExchangeCore::kUnasked, now);
   HearDecoded(*link, frame, now);
 }

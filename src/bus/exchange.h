@@ -203,6 +203,7 @@ class Exchange {
     Duration period{};
     std::size_t ring_bytes = 64 << 20;      // of frames kept to be sent again
     std::size_t held_bytes = 32 << 20;      // of frames held back while a snapshot is awaited
+    std::size_t table_bytes = 64 << 20;     // of the table here, which bounds what a snapshot may say
     PeerCeilings ceilings;                  // of each peer
     std::optional<Account> account = {};    // none: begins with this exchange
     std::shared_ptr<const Owners> owners = nullptr;    // none: everybody hears everything

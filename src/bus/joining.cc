@@ -18,6 +18,14 @@ constexpr Duration kDonorBusy = 250ms;      // before the next is asked
 constexpr int kFailuresMax = 3;
 constexpr Duration kLossSnapshotEvery = 1min;
 constexpr Duration kRefusedSnapshot = 5s;    // before it is asked for again, other than to join
+// A donor says no more than tables hold that are so many times as large as the one here.
+constexpr std::size_t kTablesMax = 4;
+constexpr std::size_t kBucketBytes = 32;              // in a table, beside its tag, about
+constexpr std::size_t kPartBytesMin = 16 * 1024;      // what a part counts for at least
+
+std::size_t BytesOf(const Entries& entries) {
+  return std::max(entries.tag_bytes() + kBucketBytes * entries.size(), kPartBytesMin);
+}
 
 }    // namespace
 
@@ -144,6 +152,15 @@ Instant Joining::AskDonor(Instant end, Instant now) {
 
 // ---- One snapshot ----
 
+std::size_t Joining::BytesMax() const {
+  return kTablesMax * core_.options.table_bytes;
+}
+
+// Its parts, and the end.
+bool Joining::TakesFrame(LinkId link) {
+  return taking_ && taking_->donor == link && taking_->frames++ <= BytesMax() / kPartBytesMin;
+}
+
 void Joining::Ask(Link& donor, Instant now) {
   taking_.emplace(
       Taking{donor.status.link, core_.prng.Next() | 1, now + kDonorPatience, now + kJoinArrivingMax * JoinMax()});
@@ -172,6 +189,11 @@ void Joining::OnPart(LinkId link, const Peer& donor, std::string_view frame, Ins
   if (in.sequence == 0 || in.sequence == kLastSequence) {
     ++core_.counts.junk;
   } else if (taking_->parts.Add(in.sequence, now).fresh) {
+    taking_->bytes += BytesOf(in.entries);
+    if (taking_->bytes > BytesMax()) {
+      ++core_.counts.implausible;
+      return Fail(now);
+    }
     taking_->deadline = std::min(now + kDonorPatience, taking_->end);
     parts_.push_back({std::string(frame), donor.clock.ToOurs(in.to, now)});
     parts_bytes_ += frame.size();

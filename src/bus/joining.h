@@ -36,8 +36,9 @@ class Joining {
   void OnEnd(LinkId link, Instant now);
   void OnRefusal(Link& link, Instant now);
 
-  // A snapshot is under way on that link.
-  bool TakesFrom(LinkId link) const { return taking_ && taking_->donor == link; }
+  // Whether the frame that has come by the link may be one of a snapshot that is under way there. Of each snapshot no
+  // more are than its bound has parts.
+  bool TakesFrame(LinkId link);
 
   // Passes parts on as far as the limiter has room; the next call goes on.
   void Merge(Instant now);
@@ -59,6 +60,7 @@ class Joining {
     Heard parts{1};
     std::optional<std::uint64_t> count{};    // of parts; known when its end has come
     std::vector<Position> positions{};
+    std::size_t frames = 0, bytes = 0;    // that came by the link; that its buckets take in a table
   };
   // Parts are kept until the snapshot is complete: those of one that fails would be charged again with the next one,
   // which has other positions.
@@ -75,6 +77,7 @@ class Joining {
   }
   bool Taken(LinkId link) const { return taking_ && taking_->donor == link && taking_->id == core_.in.snapshot; }
   Duration JoinMax() const;
+  std::size_t BytesMax() const;
   void TellJoined();
   void Ask(Link& donor, Instant now);
   Instant AskDonor(Instant end, Instant now);

@@ -50,6 +50,7 @@ tl::expected<PeerThread::Options, StartFailure> MakePeerOptions(const Settings& 
   options.exchange.owners_registered = list != nullptr;
   options.exchange.identities_proven = options.keys.has_value() || peers.transport == PeerTransport::kNats;
   options.carrier = CarrierOf(settings);
+  options.exchange.table_bytes = settings.table.memory;
   options.exchange.fresh_table = !limiter.discarded().empty();
   auto capacity = MakeCapacityOptions(settings, limiter.rules(), options.authorized, options.exchange.name);
   if (!capacity) return tl::unexpected(capacity.error());

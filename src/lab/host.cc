@@ -114,6 +114,7 @@ SimHost::Life::Life(SimHost& host, const HostOptions& options, Instant now)
                 .period = options.period,
                 .ring_bytes = options.ring_bytes,
                 .held_bytes = options.held_bytes,
+                .table_bytes = host.memory_.bytes().size(),
                 .ceilings = {},
                 .account = limiter.ways().Get<Debits>().account(),
                 .owners = options.owners,

@@ -1118,6 +1118,96 @@ TEST_CASE("a snapshot with parts missing is asked for again, until it is time to
   CHECK(net.b().table == net.a().table);    // without a snapshot: from all reports since the first
 }
 
+// "b" has joined, and "a" has lost what "b" asked to hear again, so "b" wants a snapshot. The test answers it.
+struct Donor : Joining {
+  explicit Donor(std::size_t table_bytes = 64 << 10) {
+    b().options.table_bytes = table_bytes;
+    Join();
+    Run(5s);
+    a().sharing = false;
+    filter = [this](const Packet& p) {
+      const bool wants = p.from == 1 && p.message.kind == MessageKind::kSnapshotWanted;
+      if (wants) wanted.push_back(p.message.snapshot);
+      return !wants;
+    };
+    Message m = Report(a().Counts().published + 1000);
+    b().exchange->OnAnswer(0, Encode(m), now);
+    m.kind = MessageKind::kGone;
+    m.ring_low = m.sequence;
+    b().exchange->OnAnswer(0, Encode(m), now);
+    Run(200ms);
+    b().debits.clear();
+    b().table.clear();
+  }
+  void Say(MessageKind kind, std::uint64_t sequence, std::size_t entries = 0) {
+    Message m = Report(sequence);
+    m.kind = kind;
+    m.snapshot = wanted.back();
+    m.entries.Clear();
+    for (std::size_t i = 0; i < entries; ++i) m.entries.Add({"bucket", false}, 5, 0);
+    b().exchange->OnAnswer(0, Encode(m), now);
+  }
+  std::vector<std::uint64_t> wanted;
+};
+
+TEST_CASE("a snapshot says no more than four tables like the one here hold, or nothing of it counts") {
+  Donor net;
+  REQUIRE(net.wanted.size() == 1);
+  const bool many_parts = GENERATE(false, true);
+  const std::size_t entries = many_parts ? 1 : 4096;
+  const std::uint64_t parts = many_parts ? 16 : 1;    // so many still pass
+  const std::uint64_t implausible = net.b().Counts().implausible;
+  for (std::uint64_t part = 1; part <= parts; ++part) net.Say(MessageKind::kSnapshot, part, entries);
+  CHECK(net.b().Counts().implausible == implausible);
+  net.Say(MessageKind::kSnapshot, parts + 1, entries);
+  CHECK(net.b().Counts().implausible == implausible + 1);
+  net.Say(MessageKind::kSnapshotEnd, parts + 1);
+  net.Run(1s);
+  CHECK(net.b().table.count("bucket") == 0);
+  CHECK(net.b().Counts().snapshots_taken == 1);    // the one to join
+  net.Run(58s);
+  CHECK(net.wanted.size() == 1);
+  net.Run(3s);
+  CHECK(net.wanted.size() == 2);
+}
+
+TEST_CASE("frames that come beside a snapshot are bounded as others are once they are more than its parts can be") {
+  Donor net;
+  const std::uint64_t published = net.a().Counts().published + 1000;
+  net.b().exchange->SetCeilings({.frames = 1});
+  const std::uint64_t received = net.b().Counts().received;
+  for (std::uint64_t i = 1; i <= 100; ++i) {
+    net.b().exchange->OnAnswer(0, net.Encode(net.Report(published + i)), net.now);
+  }
+  CHECK(net.b().Counts().received == received + 17 + 10);    // beside the snapshot, and ten seconds of the ceiling
+  CHECK(net.a_at_b().cut.frames == 100 - 17 - 10);
+}
+
+TEST_CASE("peers are heard while a snapshot that makes up for losses is merged") {
+  Donor net(64 << 20);
+  net.b().paused = true;
+  for (std::uint64_t part = 1; part <= 200; ++part) net.Say(MessageKind::kSnapshot, part, 1);
+  net.Say(MessageKind::kSnapshotEnd, 200);
+  CHECK_FALSE(net.b().exchange->backlogged());
+  net.b().received.clear();
+  net.c().Hit("news");
+  net.c().Report(net.now);
+  net.Run(50ms);
+  net.b().paused = false;
+  net.Run(500ms);
+  CHECK(net.b().debits["news"] == 1);
+  CHECK(net.b().table["bucket"] == 5);
+  CHECK(net.b().Counts().snapshots_taken == 2);
+  const auto& got = net.b().received;
+  const auto news = std::find_if(got.begin(), got.end(), [](const FromPeers& item) {
+    return item.kind == FromPeers::Kind::kDebits && !item.entries.empty();
+  });
+  const auto before = std::count_if(got.begin(), news, [](const FromPeers& item) {
+    return item.kind == FromPeers::Kind::kBuckets;
+  });
+  CHECK(before <= 65);    // what the ring held already, and one more
+}
+
 TEST_CASE("parts of a snapshot that nobody asked for are not taken") {
   Joining net;
   net.Join();
