@@ -168,6 +168,8 @@ constexpr Count kCounts[] = {
     {"owners_near", "", "Levels told to every host, because the tag was near its limit.",
      AT(process.peers.owning.near.told)},
     {"owners_near_cut", "", "Of these, not told because there were too many.", AT(process.peers.owning.near.cut)},
+    {"owners_near_waiting", "", "What every host is to be told of and waits for the next frame, now.",
+     AT(process.peers.owning.near.waiting), kGauge},
     {"owners_crowded", "",
      "Tags that gave way to others here, because this owner knows no more: their hosts hear of each other when they "
      "name them again.",

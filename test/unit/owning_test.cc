@@ -3,14 +3,20 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <catch2/catch.hpp>
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "base/quota_word.h"
+#include "quota/quotas.h"
 #include "share/debit/debits.h"
+#include "share/debit/ownership.h"
 #include "share/owners/tag_room.h"
 #include "test/support/host.h"
 
@@ -150,6 +156,122 @@ TEST_CASE("a tag that is watched is told of, however full its bucket is") {
   owner.Hears(0, 50, 50, At(3));
   owner.Hears(0, 10, 50, At(3.4));
   CHECK(owner.Hears(1, 1, 0, At(3.8)) == 1);
+}
+
+// ---- What everybody is told ----
+
+// It owns all tags: those with a "-" have buckets, those that begin with "pay" quotas, and with "job" places.
+class Announcer {
+ public:
+  Announcer() {
+    ways().Get<Debits>().ShareWith(3, 1s);
+    ways().KeepQuotas(std::make_unique<Quotas>(
+        std::as_writable_bytes(std::span(counted_)), std::array<std::byte, 16>{}, kHostCounters + 1,
+        [this](const Tag& tag) { return host_.limiter->table().Hash(tag); },
+        [](const QuotaCalendar&) { return QuotaPeriods{0, 86'400, 2 * 86'400, At(86'400)}; }));
+    ownership_.Call("me");
+    ownership_.Change(std::make_shared<const Owners>(std::vector<std::string>{"me"}));
+    ways().core().ownership = &ownership_;
+    for (std::uint32_t peer = 0; peer < 3; ++peer) owning().Counted(peer, 1, At(0));
+  }
+
+  // The host says so.
+  void Says(std::uint32_t peer, const Entries& said, Instant now) {
+    ways().Get<Debits>().Debit(said, 0, said.size(), now - 10ms, now, now, peer);
+    owning().Named(said, 0, said.size(), peer, now, now);
+  }
+  void Says(std::uint32_t peer, const std::string& tag, const Besides& said, Instant now) {
+    Entries entries;
+    REQUIRE(entries.Add({tag, false}, 0, 0, said));
+    Says(peer, entries, now);
+  }
+  // Drains the buckets of so many tags that nobody has named before.
+  void Drains(std::uint32_t peer, int tags, Instant now) {
+    while (tags > 0) {
+      Entries said;
+      for (; tags > 0 && said.Add({fmt::format("fresh-{}", ++drained_), false}, 10, 0); --tags) continue;
+      Says(peer, said, now);
+    }
+  }
+  // Tells what is due, and counts how often everybody was told of each tag, which the frames say so.
+  void Tell(Instant now) {
+    owning().Tell(now);
+    for (ToPeers item; ring_.TryPop(item);) {
+      if (item.kind != ToPeers::Kind::kNear || item.to_one) continue;
+      ++frames_;
+      for (const Entry& e : item.entries.list()) ++told_[std::string(item.entries.tag(e).bytes)];
+    }
+  }
+
+  Owning& owning() { return *ownership_.owning(); }
+  Ways& ways() { return host_.limiter->ways(); }
+  int told(const std::string& tag) { return told_[tag]; }
+  std::size_t told_in_all() const { return told_.size(); }
+  int frames() const { return frames_; }
+
+ private:
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  std::vector<Line> counted_ = std::vector<Line>(Quotas::RegionBytes(1 << 16) / sizeof(Line));
+  testing::Host host_{
+      "[[rule]]\nname = \"pay\"\nmatch = \"pay*\"\nburst = 1000\nrate = 1000\nquota = 1000\nper = \"day\"\n"
+      "[[rule]]\nname = \"job\"\nmatch = \"job*\"\nburst = 1000\nrate = 1000\nin_flight = 10\n"
+      "[[rule]]\nname = \"r\"\nburst = 10\nrate = 0.001\n",
+      1, std::size_t{16} << 20};
+  ToPeersRing ring_{64};
+  Ownership ownership_{ways(), ring_};
+  std::map<std::string, int> told_;
+  int drained_ = 0, frames_ = 0;
+};
+
+TEST_CASE("everybody hears of quotas, places and penalties in a second beside any number of tags near their limit") {
+  Announcer owner;
+  owner.ways().Get<Debits>().peers().SetNewTagsMax(1'000'000);
+  Instant now = At(100);
+  const auto run = [&](Duration time) {
+    for (const Instant end = now + time; now < end; owner.Tell(now += 5ms)) {
+      if (now.time_since_epoch() % 50ms == 0s) owner.Drains(0, 800, now);
+    }
+  };
+  run(3s);
+  for (int i = 0; i < 20; ++i) {
+    const std::string pay = fmt::format("pay{}", i), job = fmt::format("job{}", i), login = fmt::format("login{}", i);
+    owner.Says(1, pay, {.quota = QuotaWord{kHostCounters + 7, 0, 900, 0}}, now);
+    owner.Says(1, job, {.places = 9}, now);
+    owner.owning().penalties().Began({login, false}, 60'000, now);
+    run(1s);
+    CAPTURE(i);
+    CHECK(owner.told(pay) > 0);
+    CHECK(owner.told(job) > 0);
+    CHECK(owner.told(login) > 0);
+  }
+  CHECK(owner.told_in_all() > 20 * 3000);    // tags near their limit are told of as well
+  const NearCounts counts = owner.owning().counts().near;
+  CHECK(counts.cut > 0);
+  CHECK(owner.frames() <= 40 + 4 * 25 + 3 * 20);
+}
+
+TEST_CASE("quotas that everybody is to hear of wait for the next frame, are counted, and leave others theirs") {
+  Announcer owner;
+  owner.ways().Get<Debits>().peers().SetNewTagsMax(1'000'000);
+  const std::string tail(200, 'x');    // a frame has room for some 280 such tags
+  Instant now = At(100);
+  owner.Tell(now);
+  for (int i = 0; i < 1000; ++i) {
+    owner.Says(1, fmt::format("pay{}{}", i, tail), {.quota = QuotaWord{kHostCounters + 7, 0, 900, 0}}, now);
+  }
+  owner.Says(1, "job", {.places = 9}, now);
+  owner.Drains(0, 1, now);
+  CHECK(owner.owning().counts().near.waiting >= 1000);
+  for (int i = 0; i < 40; ++i) owner.Tell(now += 5ms);    // some three frames
+  CHECK(owner.told("job") == 1);
+  CHECK(owner.told("fresh-1") == 1);
+  CHECK(owner.owning().counts().near.waiting > 0);
+  for (int i = 0; i < 60; ++i) owner.Tell(now += 5ms);
+  CHECK(owner.owning().counts().near.waiting == 0);
+  for (int i = 0; i < 1000; ++i) CHECK(owner.told(fmt::format("pay{}{}", i, tail)) == 1);
+  CHECK(owner.owning().counts().near.cut == 0);
 }
 
 // ---- Hosts that name too much ----

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/allowance.h"
 #include "bus/exchange.h"
 #include "share/owners/owning_counts.h"
 #include "share/share.h"
@@ -14,6 +15,12 @@ namespace dthrottle {
 
 // A full ring is tried again after so long.
 inline constexpr Duration kNearRetry = std::chrono::milliseconds(5);
+
+// How many entries everybody may be told of. Tags near their limit, penalties, quotas and places have so many each, so
+// none of these takes the room of another.
+inline Allowance NearRoom() {
+  return {kEntriesMax, kEntriesMax};
+}
 
 // The entries, as of that instant, for one host or for all.
 inline ToPeers NearFrame(const LimiterCore& core, Entries&& entries, Instant as_of,

@@ -87,7 +87,7 @@ bool Owning::NamedBeside(const Entries& entries, const Entry& entry, std::uint64
 
 void Owning::QuotaCounted(std::uint64_t hash, std::uint32_t peer, Instant now) {
   quotas_.Counted(hash, peer, now);
-  if (any_news()) TellAt(std::max(now, near_at_ + kNearGap));
+  if (quotas_.waiting() > 0) TellAt(std::max(now, near_at_ + kNearGap));
 }
 
 void Owning::Counted(std::uint32_t peer, std::uint64_t counted, Instant now) {
@@ -381,31 +381,59 @@ bool Owning::TellHost(std::uint32_t peer, Host& host, Instant now) {
   return true;
 }
 
+// What finds no room in the frame waits for the next one. Each kind comes first in its turn, so none takes all frames.
 bool Owning::TellNear(Instant now) {
-  if (near_.empty() && !any_news()) return true;
+  if (waiting() == 0) return true;
   if (now - near_at_ < kNearGap || near_frames_.Left(now) < 1) {
     TellAt(std::max(near_at_, now) + kNearGap);
     return true;
   }
   if (to_peers_.full()) return false;
+  constexpr std::size_t kKinds = 3;
   Entries entries;
-  for (const std::uint64_t hash : std::exchange(near_, {})) {
-    const Owned* const known = Find(hash);
-    if (known == nullptr) continue;
-    bool added = false;
-    LookAt(known->said(), hash, kNobody, now, [&](const Look& look) {
-      const double left = std::max((look.pace.burst - look.level(now)) / look.pace.rate, 0.0);
-      const auto micros = static_cast<std::uint64_t>(std::min(left * 1e6, static_cast<double>(kMicrosecondsMax)));
-      added = near_room_.Take(now) && entries.Add(known->said(), micros, 0);
-    });
-    counts_.near.told += added, counts_.near.cut += !added;
+  for (std::size_t i = 0; i < kKinds; ++i) {
+    switch ((turn_ + i) % kKinds) {
+      case 0:
+        quotas_.AddNews(now, entries);
+        break;
+      case 1:
+        places_.AddNews(now, entries);
+        break;
+      default:
+        AddNear(now, entries);
+    }
   }
-  quotas_.AddNews(now, entries);
-  places_.AddNews(now, entries);
+  ++turn_;
   near_at_ = now;
-  if (any_news()) TellAt(now + kNearGap);
+  if (waiting() > 0) TellAt(now + kNearGap);
   if (!entries.empty() && near_frames_.Take(now)) to_peers_.TryPush(NearFrame(ways_.core(), std::move(entries), now));
   return true;
+}
+
+// Adds tags that are near their limit.
+void Owning::AddNear(Instant now, Entries& out) {
+  constexpr std::size_t kWaitingMax = kEntriesMax;
+  std::size_t done = 0;
+  for (bool full = false; done < near_.size(); ++done) {
+    const Owned* const known = Find(near_[done]);
+    if (known == nullptr) continue;
+    if (near_room_.Left(now) < 1) {
+      ++counts_.near.cut;
+      continue;
+    }
+    LookAt(known->said(), near_[done], kNobody, now, [&](const Look& look) {
+      const double left = std::max((look.pace.burst - look.level(now)) / look.pace.rate, 0.0);
+      const auto micros = static_cast<std::uint64_t>(std::min(left * 1e6, static_cast<double>(kMicrosecondsMax)));
+      full = !out.Add(known->said(), micros, 0);
+    });
+    if (full) break;
+    near_room_.Spend(1);
+    ++counts_.near.told;
+  }
+  near_.erase(near_.begin(), near_.begin() + static_cast<std::ptrdiff_t>(done));
+  if (near_.size() <= kWaitingMax) return;
+  counts_.near.cut += near_.size() - kWaitingMax;
+  near_.resize(kWaitingMax);
 }
 
 // Tags that no host has named for a while. A part of them at a time.
@@ -431,6 +459,7 @@ void Owning::KeepOwned(std::shared_ptr<const Owners> owners, std::string_view na
 OwningCounts Owning::counts() const {
   OwningCounts counts = counts_;
   counts.tags = tags_.size();
+  counts.near.waiting = waiting();
   return counts;
 }
 

@@ -113,7 +113,7 @@ class Owning {
   // A tag's limit and bucket, while its shard is locked.
   struct Look;
 
-  bool any_news() const { return quotas_.any_news() || places_.any_news(); }
+  std::size_t waiting() const { return near_.size() + quotas_.waiting() + places_.waiting(); }
   bool MayHaveMissed(const User& user, Instant to, Instant now) const;
   bool NamedBeside(const Entries& entries, const Entry& entry, std::uint64_t hash, std::uint32_t peer, Instant now);
   Owned* Find(std::uint64_t hash);
@@ -137,6 +137,7 @@ class Owning {
   bool IsNear(Owned& owned, Tokens level, const Pace& pace, Instant now) const;
   bool TellHost(std::uint32_t peer, Host& host, Instant now);
   bool TellNear(Instant now);
+  void AddNear(Instant now, Entries& out);
   void ForgetSome(Instant now);
 
   Ways& ways_;
@@ -151,12 +152,13 @@ class Owning {
   std::size_t hosts_heard_ = 0;
   std::vector<std::uint64_t> changed_, near_;
   std::size_t forget_part_ = 0;    // the next to look through
-  Allowance near_room_{kEntriesMax, kEntriesMax}, near_frames_{4, 40};    // entries and frames a second
+  Allowance near_room_ = NearRoom(), near_frames_{4, 40};    // frames a second
+  std::size_t turn_ = 0;    // of what is told to everybody: what the next frame has first
   Instant tell_at_ = Instant::max(), near_at_{}, forget_at_{};
   OwningCounts counts_;
-  PenaltyTelling penalties_{ways_, to_peers_, near_room_, counts_.near};
-  QuotaTelling quotas_{ways_, to_peers_, near_room_, counts_.near};
-  PlaceTelling places_{ways_, near_room_, counts_.near};
+  PenaltyTelling penalties_{ways_, to_peers_, counts_.near};
+  QuotaTelling quotas_{ways_, to_peers_, counts_.near};
+  PlaceTelling places_{ways_, counts_.near};
   MemberTelling members_{ways_};
 };
 

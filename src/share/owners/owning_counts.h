@@ -9,6 +9,7 @@ namespace dthrottle {
 struct NearCounts {
   std::uint64_t told = 0;
   std::uint64_t cut = 0;    // and not told, because there were too many
+  std::uint64_t waiting = 0;    // for the next frame, now
 };
 
 struct OwningCounts {

@@ -18,9 +18,9 @@ class Ownership;
 
 class PenaltyTelling {
  public:
-  // All must outlive it. `room`: entries that everybody may be told of.
-  PenaltyTelling(Ways& ways, ToPeersRing& to_peers, Allowance& room, NearCounts& counts)
-      : ways_(ways), to_peers_(to_peers), room_(room), counts_(counts) {}
+  // All must outlive it.
+  PenaltyTelling(Ways& ways, ToPeersRing& to_peers, NearCounts& counts)
+      : ways_(ways), to_peers_(to_peers), counts_(counts) {}
 
   // A tag of this host is penalized for so many milliseconds, or no longer.
   void Began(const Tag& said, std::uint64_t left, Instant now);
@@ -41,8 +41,8 @@ class PenaltyTelling {
 
   Ways& ways_;
   ToPeersRing& to_peers_;
-  Allowance& room_;
   NearCounts& counts_;
+  Allowance room_ = NearRoom();
   std::deque<Again> again_;
   Instant again_at_{};                 // to look at them
   Entries said_;                       // as a frame of near has them

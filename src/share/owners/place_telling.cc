@@ -73,7 +73,10 @@ bool PlaceTelling::AddAnswers(std::uint32_t peer, Instant now, Entries& out) {
 
 void PlaceTelling::AddNews(Instant now, Entries& out) {
   const std::size_t before = out.size();
-  while (!news_.empty() && room_.Take(now) && Add(news_.front(), kNobody, now, out)) news_.pop_front();
+  while (!news_.empty() && room_.Left(now) >= 1 && Add(news_.front(), kNobody, now, out)) {
+    room_.Spend(1);
+    news_.pop_front();
+  }
   counts_.told += out.size() - before;
 }
 

@@ -17,8 +17,8 @@ namespace dthrottle {
 
 class PlaceTelling {
  public:
-  // All must outlive it. `room`: entries that everybody may be told of.
-  PlaceTelling(Ways& ways, Allowance& room, NearCounts& counts) : ways_(ways), room_(room), counts_(counts) {}
+  // All must outlive it.
+  PlaceTelling(Ways& ways, NearCounts& counts) : ways_(ways), counts_(counts) {}
 
   // A host has said how many places of the tag it has; kNobody: this one has another number of them.
   void Changed(std::uint64_t hash, std::uint32_t peer);
@@ -33,8 +33,8 @@ class PlaceTelling {
   // Whether the host is owed something. Adds that; false: there is no room for all of it.
   bool owes(std::uint32_t peer) const { return answers_.any(peer); }
   bool AddAnswers(std::uint32_t peer, Instant now, Entries& out);
-  // Adds what everybody is to hear, as far as there is room.
-  bool any_news() const { return !news_.empty(); }
+  // Adds what everybody is to hear, as far as there is room. The rest waits.
+  std::size_t waiting() const { return news_.size(); }
   void AddNews(Instant now, Entries& out);
 
  private:
@@ -45,8 +45,8 @@ class PlaceTelling {
   bool Add(std::uint64_t hash, std::uint32_t peer, Instant now, Entries& out);
 
   Ways& ways_;
-  Allowance& room_;
   NearCounts& counts_;
+  Allowance room_ = NearRoom();
   OwedWords<> answers_;
   std::vector<std::uint64_t> changed_;    // tags, by hash
   Instant judge_at_{};    // not before

@@ -47,7 +47,10 @@ bool QuotaTelling::AddAnswers(std::uint32_t peer, Instant now, Entries& out) {
 
 void QuotaTelling::AddNews(Instant now, Entries& out) {
   const std::size_t before = out.size();
-  while (!news_.empty() && room_.Take(now) && Add(news_.front(), Which::kUsed, now, out)) news_.pop_front();
+  while (!news_.empty() && room_.Left(now) >= 1 && Add(news_.front(), Which::kUsed, now, out)) {
+    room_.Spend(1);
+    news_.pop_front();
+  }
   counts_.told += out.size() - before;
 }
 

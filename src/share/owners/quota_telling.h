@@ -18,9 +18,9 @@ namespace dthrottle {
 
 class QuotaTelling {
  public:
-  // All must outlive it. `room`: entries that everybody may be told of.
-  QuotaTelling(Ways& ways, ToPeersRing& to_peers, Allowance& room, NearCounts& counts)
-      : ways_(ways), to_peers_(to_peers), room_(room), counts_(counts) {}
+  // All must outlive it.
+  QuotaTelling(Ways& ways, ToPeersRing& to_peers, NearCounts& counts)
+      : ways_(ways), to_peers_(to_peers), counts_(counts) {}
 
   // What the host has counted of the tag has been heard; kNobody: this one has counted more.
   void Counted(std::uint64_t hash, std::uint32_t peer, Instant now);
@@ -29,8 +29,8 @@ class QuotaTelling {
 
   // Adds what is to be answered to the host; false: there is no room for all of it.
   bool AddAnswers(std::uint32_t peer, Instant now, Entries& out);
-  // Adds what everybody is to hear, as far as there is room.
-  bool any_news() const { return !news_.empty(); }
+  // Adds what everybody is to hear, as far as there is room. The rest waits.
+  std::size_t waiting() const { return news_.size(); }
   void AddNews(Instant now, Entries& out);
 
   // When to call Tell, which hands over some of what is due to hosts that have come; false: there was no room for it.
@@ -47,8 +47,8 @@ class QuotaTelling {
 
   Ways& ways_;
   ToPeersRing& to_peers_;
-  Allowance& room_;
   NearCounts& counts_;
+  Allowance room_ = NearRoom();
   OwedWords<> answers_;
   std::deque<std::uint64_t> news_;
   std::deque<std::uint32_t> came_;    // the first is being told
