@@ -43,10 +43,10 @@ void Penalties::Refused(const Tag& tag, std::uint64_t hash, const Penalty& terms
   if (strikes_.Refused(tag, hash, terms, hosts, now) >= terms.after) Begin(tag, hash, terms, false, now);
 }
 
-bool Penalties::HearRefusals(std::uint64_t hash, std::uint64_t refusals, const Penalty& terms, Instant now,
-                             const std::function<bool()>& may) {
+bool Penalties::HearRefusals(std::uint64_t hash, std::uint32_t peer, std::uint64_t refusals, const Penalty& terms,
+                             Instant now, const std::function<bool()>& may) {
   if (Left(hash, now) != Duration::zero()) return false;    // they were on the way when it began
-  return strikes_.Heard(hash, refusals, terms, now, may) >= terms.after;
+  return strikes_.Heard(hash, peer, refusals, terms, now, may) >= terms.after;
 }
 
 void Penalties::BeginHeard(const Tag& tag, std::uint64_t hash, const Penalty& terms, Instant now) {
@@ -181,7 +181,7 @@ void Penalties::End(PenaltyAt& its, Instant would_end, Instant now) {
 PenaltyCounts Penalties::counts() const {
   const auto read = [](const std::atomic<std::uint64_t>& count) { return count.load(std::memory_order_relaxed); };
   return {table_ != nullptr ? table_->used() : 0, read(begun_), read(heard_), read(lifted_), read(crowded_),
-          strikes_.heard(), strikes_.untold()};
+          strikes_.heard(), strikes_.untold(), strikes_.crowded()};
 }
 
 }    // namespace dthrottle

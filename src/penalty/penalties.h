@@ -35,6 +35,7 @@ struct PenaltyCounts {
   std::uint64_t crowded = 0;    // could not be kept for want of room
   std::uint64_t refusals_heard = 0;     // of peers
   std::uint64_t refusals_untold = 0;    // that no peer hears of, for want of room
+  std::uint64_t refusals_crowded = 0;   // by other hosts, that do not count for want of room
 };
 
 // How long a penalty still lasts, as hosts say it; 0: it is over.
@@ -81,9 +82,9 @@ class Penalties {
 
   // The limit has refused the tag, and so many hosts share it.
   void Refused(const Tag& tag, std::uint64_t hash, const Penalty& terms, std::size_t hosts, Instant now);
-  // A peer says that it has, so often; `may` as for Strikes::Heard. True: with all others that is enough for a penalty,
-  // which has not begun.
-  bool HearRefusals(std::uint64_t hash, std::uint64_t refusals, const Penalty& terms, Instant now,
+  // The peer says that it has, so often; `may` as for Strikes::Heard. True: with all others that is enough for a
+  // penalty, which has not begun.
+  bool HearRefusals(std::uint64_t hash, std::uint32_t peer, std::uint64_t refusals, const Penalty& terms, Instant now,
                     const std::function<bool()>& may);
   // Begins it by what peers said; such penalties have as little room as those that peers tell of.
   void BeginHeard(const Tag& tag, std::uint64_t hash, const Penalty& terms, Instant now);

@@ -3,20 +3,27 @@
 namespace dthrottle {
 
 void Strikes::Enable() {
-  counts_ = std::make_unique<SideTable<Count, 8>>(kCounted);
+  counts_ = std::make_unique<Table>(kCounted);
   untold_ = std::make_unique<ToldTable<Untold, 7>>(kUntold);
 }
 
 // The count of the tag as of now; null: there is no room for it. `worth(count)` is as of SideTable::RoomFor, of a count
 // that is not over.
-template <class Worth>
-Strikes::Count* Strikes::CountOf(std::uint64_t hash, const Penalty& terms, Instant now, Worth&& worth) {
+template <class WorthOf>
+Strikes::Count* Strikes::CountOf(std::uint64_t hash, const Penalty& terms, Instant now, WorthOf&& worth) {
   const auto is_over = [&](const Count& its) { return now - its.since >= terms.within; };
-  const std::size_t at = counts_->FindOrPut(hash, [&](std::size_t place) {
-    const Count& its = (*counts_)[place];
-    return is_over(its) ? std::optional<std::uint32_t>(0) : worth(its);
-  });
-  if (at == counts_->kNone) return nullptr;
+  std::size_t at = counts_->Find(hash);
+  if (at == Table::kNone) {
+    at = counts_->RoomFor(hash, [&](std::size_t place) {
+      const Count& its = (*counts_)[place];
+      return is_over(its) ? std::optional(Worth(0, 0)) : worth(its);
+    });
+    if (at == Table::kNone) return nullptr;
+    const Count& before = (*counts_)[at];
+    if (counts_->HashAt(at) != 0 && !is_over(before)) crowded_.fetch_add(before.elsewhere, std::memory_order_relaxed);
+    counts_->Put(at, hash);
+    (*counts_)[at] = Count();
+  }
   Count& its = (*counts_)[at];
   if (its.all() == 0 || is_over(its)) its = {.since = now};
   return &its;
@@ -24,7 +31,7 @@ Strikes::Count* Strikes::CountOf(std::uint64_t hash, const Penalty& terms, Insta
 
 std::uint32_t Strikes::Refused(const Tag& tag, std::uint64_t hash, const Penalty& terms, std::size_t hosts,
                                Instant now) {
-  Count* const its = CountOf(hash, terms, now, [](const Count& other) { return std::optional(other.here); });
+  Count* const its = CountOf(hash, terms, now, [](const Count& other) { return std::optional(Worth(1, other.here)); });
   if (its == nullptr) return 1;
   ++its->here;
   if (hosts > 1 && its->all() < terms.after) Keep(tag, hash, terms, terms.after - its->all(), hosts, now);
@@ -48,10 +55,18 @@ void Strikes::Keep(const Tag& tag, std::uint64_t hash, const Penalty& terms, std
   if (2 * hosts * its.refusals >= missing && untold_->SetUntold(at) && wake_) wake_();
 }
 
-std::uint32_t Strikes::Heard(std::uint64_t hash, std::uint64_t refusals, const Penalty& terms, Instant now,
-                             const std::function<bool()>& may) {
-  Count* const its = CountOf(hash, terms, now, [](const Count&) { return std::optional<std::uint32_t>(); });
-  if (its == nullptr) return 0;
+std::uint32_t Strikes::Heard(std::uint64_t hash, std::uint32_t peer, std::uint64_t refusals, const Penalty& terms,
+                             Instant now, const std::function<bool()>& may) {
+  const std::size_t ours = HeardNear(hash, peer);
+  Count* const its = CountOf(hash, terms, now, [&](const Count& other) {
+    const std::size_t theirs = other.here == 0 ? HeardNear(hash, other.peer) : 0;
+    return theirs > ours + 1 ? std::optional(Worth(1 + kWays - theirs, other.elsewhere)) : std::nullopt;
+  });
+  if (its == nullptr) {
+    crowded_.fetch_add(refusals, std::memory_order_relaxed);
+    return 0;
+  }
+  if (its->all() == 0 || HeardNear(hash, its->peer) > ours + 1) its->peer = peer;
   heard_.fetch_add(refusals, std::memory_order_relaxed);
   const std::uint32_t half = (terms.after - 1) / 2;
   const auto all = static_cast<std::uint32_t>(std::min<std::uint64_t>(its->elsewhere + refusals, terms.after));

@@ -7,8 +7,8 @@
 // found out as one that stays is.
 //
 // All is bounded. A flood of tags that are refused makes counts coarser: tags that this host has refused least make
-// room. What peers say takes only what is free or over. One that lies brings few tags beyond half of a penalty: the rest
-// they have to earn here.
+// room. What a peer says takes what is free or over, and else the place of a tag that only a peer with more there has
+// told of. A peer that lies brings few tags beyond half of a penalty: the rest they have to earn here.
 #pragma once
 
 #include <algorithm>
@@ -18,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "base/side_table.h"
 #include "base/tag.h"
@@ -40,10 +41,11 @@ class Strikes {
 
   // This host has refused the tag, whose limit so many hosts share. Returns the refusals that count, this one included.
   std::uint32_t Refused(const Tag& tag, std::uint64_t hash, const Penalty& terms, std::size_t hosts, Instant now);
-  // A peer has, so often. Returns the same. Peers' refusals make up less than half of a penalty, but where `may()`: the
-  // peer may say more.
-  std::uint32_t Heard(std::uint64_t hash, std::uint64_t refusals, const Penalty& terms, Instant now,
+  // The peer has, so often. Returns the same; 0: there is no room for it. Peers' refusals make up less than half of a
+  // penalty, but where `may()`: the peer may say more.
+  std::uint32_t Heard(std::uint64_t hash, std::uint32_t peer, std::uint64_t refusals, const Penalty& terms, Instant now,
                       const std::function<bool()>& may);
+  bool Counts(std::uint64_t hash) const { return counts_->Find(hash) != Table::kNone; }
   // The tag's count begins anew, and peers do not hear of what it was.
   void Forget(std::uint64_t hash);
 
@@ -77,11 +79,15 @@ class Strikes {
 
   std::uint64_t heard() const { return heard_.load(std::memory_order_relaxed); }
   std::uint64_t untold() const { return not_told_.load(std::memory_order_relaxed); }    // for want of room
+  // Peers' refusals that there was no room for, or that made room.
+  std::uint64_t crowded() const { return crowded_.load(std::memory_order_relaxed); }
 
  private:
+  static constexpr std::size_t kWays = 8;
   struct Count {
     Instant since{};
     std::uint32_t here = 0, elsewhere = 0;
+    std::uint32_t peer = 0;    // that has told of the tag; where `here` is 0
     std::uint32_t all() const { return here + elsewhere; }
   };
   struct Untold {
@@ -90,15 +96,21 @@ class Strikes {
     std::uint32_t refusals = 0;
   };
 
-  template <class Worth>
-  Count* CountOf(std::uint64_t hash, const Penalty& terms, Instant now, Worth&& worth);
+  using Table = SideTable<Count, kWays>;
+  using Worth = std::pair<std::size_t, std::uint32_t>;
+
+  std::size_t HeardNear(std::uint64_t hash, std::uint32_t peer) const {
+    return counts_->CountNear(hash, [&](const Count& its) { return its.here == 0 && its.peer == peer; });
+  }
+  template <class WorthOf>
+  Count* CountOf(std::uint64_t hash, const Penalty& terms, Instant now, WorthOf&& worth);
   void Keep(const Tag& tag, std::uint64_t hash, const Penalty& terms, std::uint64_t missing, std::size_t hosts,
             Instant now);
 
-  std::unique_ptr<SideTable<Count, 8>> counts_;
+  std::unique_ptr<Table> counts_;
   std::unique_ptr<ToldTable<Untold, 7>> untold_;
   std::function<void()> wake_;
-  std::atomic<std::uint64_t> heard_{0}, not_told_{0};
+  std::atomic<std::uint64_t> heard_{0}, not_told_{0}, crowded_{0};
 };
 
 }    // namespace dthrottle

@@ -445,8 +445,8 @@ TEST_CASE("penalty: what peers say of refusals begins none by itself, and takes 
   Penalties penalties;
   penalties.Enable();
   const Penalty terms{5, 1min, 10min, false};
-  CHECK_FALSE(penalties.HearRefusals(7, 4, terms, kNow, kMay));
-  CHECK(penalties.HearRefusals(7, 1'000'000, terms, kNow, kMay));
+  CHECK_FALSE(penalties.HearRefusals(7, 1, 4, terms, kNow, kMay));
+  CHECK(penalties.HearRefusals(7, 1, 1'000'000, terms, kNow, kMay));
   CHECK(penalties.Left(7, kNow) == 0s);
   penalties.Refused({"t"}, 7, terms, 1, kNow);
   CHECK(penalties.Left(7, kNow) == 10min);
@@ -462,10 +462,10 @@ TEST_CASE("penalty: refusals from before it began, and those told too long ago, 
   penalties.Enable();
   const Penalty terms{5, 1min, 2min, false};
   penalties.Hear({"t"}, 7, terms, kNow + 30s, kNow);
-  penalties.HearRefusals(7, 4, terms, kNow + 10s, kMay);
+  penalties.HearRefusals(7, 1, 4, terms, kNow + 10s, kMay);
   penalties.Refused({"t"}, 7, terms, 1, kNow + 31s);
   CHECK(penalties.Left(7, kNow + 31s) == 0s);
-  penalties.HearRefusals(8, 4, terms, kNow, kMay);
+  penalties.HearRefusals(8, 1, 4, terms, kNow, kMay);
   penalties.Refused({"t"}, 8, terms, 1, kNow + 1min);
   CHECK(penalties.Left(8, kNow + 1min) == 0s);
   for (int i = 0; i < 4; ++i) penalties.Refused({"t"}, 9, terms, 1, kNow);
@@ -484,7 +484,7 @@ TEST_CASE("penalty: what peers say of refusals makes room for nothing, and leave
     hash = prng.Next() | 1;
     penalties.Refused({"mine"}, hash, terms, 1, kNow);
   }
-  for (int i = 0; i < 1'000'000; ++i) penalties.HearRefusals(prng.Next() | 1, 2, terms, kNow, kMay);
+  for (int i = 0; i < 1'000'000; ++i) penalties.HearRefusals(prng.Next() | 1, 1, 2, terms, kNow, kMay);
   const std::uint64_t fresh = prng.Next() | 1;
   for (const std::uint64_t hash : {mine[0], mine[500], mine[999]}) {
     penalties.Refused({"mine"}, hash, terms, 1, kNow);
@@ -493,6 +493,31 @@ TEST_CASE("penalty: what peers say of refusals makes room for nothing, and leave
   }
   for (int i = 0; i < 3; ++i) penalties.Refused({"mine"}, fresh, terms, 1, kNow);
   CHECK(penalties.Left(fresh, kNow) == 10min);
+}
+
+TEST_CASE("penalty: a peer that tells of any number of refusals leaves other peers room, and what is lost is counted") {
+  Penalties penalties;
+  penalties.Enable();
+  const Penalty terms{21, 5min, 10min, false};
+  Prng prng(5);
+  const auto lie = [&] {
+    for (int i = 0; i < 400'000; ++i) penalties.HearRefusals(prng.Next() | 1, 1, 1, terms, kNow, kMay);
+  };
+  lie();
+  const std::uint64_t crowded = penalties.counts().refusals_crowded;
+  CHECK(crowded > 300'000);
+  CHECK(penalties.counts().refusals_heard + crowded == 400'000);
+  std::vector<std::uint64_t> honest(1000);
+  for (std::uint64_t& hash : honest) penalties.HearRefusals(hash = prng.Next() | 1, 2, 10, terms, kNow, kMay);
+  CHECK(penalties.counts().refusals_crowded > crowded);    // refusals that made room
+  CHECK(penalties.counts().refusals_crowded <= crowded + 1000);
+  lie();
+  for (const std::uint64_t hash : honest) {
+    for (int i = 0; i < 10; ++i) penalties.Refused({"t"}, hash, terms, 1, kNow);
+    CHECK(penalties.Left(hash, kNow) == 0s);
+    penalties.Refused({"t"}, hash, terms, 1, kNow);
+    CHECK(penalties.Left(hash, kNow) == 10min);
+  }
 }
 
 TEST_CASE("penalty: a flood of tags that are refused is told in so many entries a second, and counted beyond") {
@@ -568,6 +593,18 @@ TEST_CASE("penalty: a peer that lies of refusals brings few tags beyond half of 
   CHECK(penalized > 500);
   Refuse(victim.host, "login:4999", 20, kNow);
   CHECK(Left(victim.host, "login:4999", kNow) == 1h);
+}
+
+TEST_CASE("penalty: a refusal of a tag that is new here counts for its peer's new tags, as a hit does") {
+  Peer victim(kMany);
+  PeerEntries& peers = victim.host.limiter->ways().Get<Debits>().peers();
+  peers.SetNewTagsMax(10);    // 100 at once
+  Lie(victim, 5000, kNow, {.refusals = 1});
+  CHECK(CountsOf(*victim.host.limiter).penalties.refusals_heard == 100);
+  CHECK(peers.counts_of(0).new_tags_cut == 4900);
+  Lie(victim, 100, kNow, {.refusals = 1});    // these have counts
+  CHECK(CountsOf(*victim.host.limiter).penalties.refusals_heard == 200);
+  CHECK(peers.counts_of(0).new_tags_cut == 4900);
 }
 
 TEST_CASE("penalty: an owner begins one by what hosts say, and believes one host as little as about penalties") {

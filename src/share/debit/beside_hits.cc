@@ -113,7 +113,7 @@ bool BesideHits::Hear(const Entries& entries, const ToldEntry& told, HeardPeer& 
   if (const auto left = entries.penalty(entry)) {
     HearPenalty(told, peer, to + std::chrono::milliseconds(*left), now);
   } else if (const std::uint64_t refusals = entries.refusals(entry); refusals != 0) {
-    HearRefusals(told, peer, refusals, now);
+    HearRefusals(told, peer, speaker.from_whom(), refusals, now);
   } else if (const auto places = entries.places(entry)) {
     const std::uint32_t of = speaker.abroad ? Gauges::Site(speaker.number) : speaker.number;
     HearPlaces(told, peer, of, *places, std::min(to, now) + PlacesBelief(PeriodOf(peer)), now);
@@ -144,14 +144,17 @@ void BesideHits::HearPenalty(const ToldEntry& told, HeardPeer& peer, Instant unt
 
 // Only the owner of a tag begins a penalty by what it hears: another host may refuse the tag itself, once more. Where a
 // peer's refusals are most of a penalty, they are bounded as its penalties are.
-void BesideHits::HearRefusals(const ToldEntry& told, HeardPeer& peer, std::uint64_t refusals, Instant now) {
+void BesideHits::HearRefusals(const ToldEntry& told, HeardPeer& peer, std::uint32_t from_whom, std::uint64_t refusals,
+                              Instant now) {
+  const bool known = told.slot != nullptr || core_.penalties.strikes().Counts(told.hash);
+  if (!known && !peers_.MayName(peer, now)) return;
   const Penalty& terms = core_.rules->penalty(core_.limit(told.index));
   std::optional<bool> may;
   const auto may_penalize = [&] {
     if (!may.has_value()) may = MayPenalize(told, peer, now);
     return *may;
   };
-  if (!core_.penalties.HearRefusals(told.hash, refusals, terms, now, may_penalize)) return;
+  if (!core_.penalties.HearRefusals(told.hash, from_whom, refusals, terms, now, may_penalize)) return;
   if (OwnsHere(core_, told.tag) && may_penalize()) core_.penalties.BeginHeard(told.tag, told.hash, terms, now);
 }
 

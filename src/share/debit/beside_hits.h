@@ -60,7 +60,8 @@ class BesideHits {
   bool TellMembers(Instant now, Draft& out);
   void TellPlacesAgain();
   bool MayPenalize(const ToldEntry& told, HeardPeer& peer, Instant now);
-  void HearRefusals(const ToldEntry& told, HeardPeer& peer, std::uint64_t refusals, Instant now);
+  void HearRefusals(const ToldEntry& told, HeardPeer& peer, std::uint32_t from_whom, std::uint64_t refusals,
+                    Instant now);
   Duration PeriodOf(const HeardPeer& peer) const;
   void HearPlaces(const ToldEntry& told, HeardPeer& peer, std::uint32_t of, std::uint64_t places, Instant until,
                   Instant now);
