@@ -39,6 +39,28 @@ TEST_CASE("watches have bounds, and the one that rests longest makes room") {
   CHECK(watches.used() == Watches::kWays - 1);
 }
 
+TEST_CASE("a watch that only a peer has asked for makes room for tags served here, and for a peer with fewer there") {
+  Watches watches(1);
+  const auto hash = [](std::uint64_t i) { return (std::uint64_t{5} << 58) | (i + 1); };    // all of one set
+  const Instant now = At(1);
+  const auto hear = [&](std::uint64_t i, std::uint32_t peer) {
+    return watches.AddHeard(hash(i), {"tag", false}, peer, 1, 2s, now);
+  };
+  for (std::uint64_t i = 0; i < Watches::kWays; ++i) REQUIRE(hear(i, 7) != nullptr);
+  CHECK(hear(10, 7) == nullptr);
+  CHECK(watches.crowded() == 1);
+  for (std::uint64_t i = 20; i < 24; ++i) CHECK(hear(i, 3) != nullptr);
+  CHECK(hear(24, 3) == nullptr);    // half is theirs
+  CHECK(hear(30, 4) != nullptr);
+  CHECK(hear(11, 7) == nullptr);
+  const auto serve = [&](std::uint64_t i) { return watches.Add(hash(i), {"tag", false}, 1, 0, 2s, now); };
+  for (std::uint64_t i = 40; i < 40 + Watches::kWays; ++i) CHECK(serve(i) != nullptr);
+  CHECK(serve(50) == nullptr);
+  CHECK(hear(31, 4) == nullptr);
+  for (std::uint64_t i = 40; i < 40 + Watches::kWays; ++i) CHECK(watches.Find(hash(i)) != nullptr);
+  CHECK(watches.used() == Watches::kWays);
+}
+
 TEST_CASE("what was noted is found by its word until that is taken, and again if it was not looked at") {
   Watches watches(8192);
   REQUIRE(watches.words() == 128);
@@ -244,6 +266,68 @@ TEST_CASE("a peer that announces the largest demand and serves nothing stops no 
   }
   CHECK(served == 300);
   CHECK(f.host.limiter->ways().Get<Debits>().peers().counts().disbelieved == 4);
+}
+
+// Says that so many tags of these names are asked for at that rate, and that nothing was served.
+void Announce(Fixture& f, const std::string& name, int tags, std::uint64_t demand, Instant now) {
+  for (int i = 0; i < tags;) {
+    Entries lie;
+    for (; i < tags && lie.Add({name + std::to_string(i), false}, 0, 0, {.demand = demand}); ++i) continue;
+    f.host.limiter->ways().Get<Debits>().Debit(lie, 0, lie.size(), now - 10ms, now - 5ms, now, 7);
+  }
+}
+
+// Asks sixty times for each of so many tags.
+void AskEach(Fixture& f, const std::string& name, int tags, Instant now) {
+  for (int i = 0; i < tags; ++i) {
+    for (int n = 0; n < 60; ++n) f.host.Serves(name + std::to_string(i), now);
+  }
+}
+
+int WatchedOf(Fixture& f, const std::string& name, int tags, Instant now) {
+  int watched = 0;
+  for (int i = 0; i < tags; ++i) {
+    const std::string tag = name + std::to_string(i);
+    watched += Inspect(*f.host.limiter, {{tag, false}}, now).watched;
+  }
+  return watched;
+}
+
+TEST_CASE("a peer that announces demands for any number of tags takes no watch from those that are served here") {
+  Fixture f("share=\"forecast\"\n");
+  for (Instant now = At(1); now < At(3); now += 250ms) Announce(f, "invented", 8192, kDemandMax, now);
+  AskEach(f, "here", 200, At(3));
+  CHECK(WatchedOf(f, "here", 200, At(3)) == 200);
+  Announce(f, "invented", 8192, kDemandMax, At(3));
+  CHECK(WatchedOf(f, "here", 200, At(3)) == 200);
+}
+
+TEST_CASE("a watch of a tag that nobody asks for here any more is the peer's that still announces a demand") {
+  Fixture f("share=\"forecast\"\n");
+  AskEach(f, "before", 8192, At(1));
+  const std::uint64_t full = f.host.limiter->ways().Status().watched.tags;
+  CHECK(full > 4000);
+  for (Instant now = At(1); now < At(20); now += 5ms) {
+    Draft out;
+    while (f.host.limiter->ways().ReportUrgent(At(0), now, out)) out.Clear();
+    if (now.time_since_epoch() % 250ms == 0s) Announce(f, "before", 8192, 1000, now);
+  }
+  CHECK(f.host.limiter->ways().Status().watched.tags == full);
+  AskEach(f, "here", 200, At(20));
+  CHECK(WatchedOf(f, "here", 200, At(20)) == 200);
+}
+
+TEST_CASE("a demand for a tag that is new here counts for its peer's new tags, as hits do") {
+  Fixture f("share=\"forecast\"\n");
+  Debits& debits = f.host.limiter->ways().Get<Debits>();
+  debits.peers().SetNewTagsMax(10);    // 100 at once
+  Announce(f, "invented", 500, kDemandMax, At(1));
+  CHECK(f.host.limiter->ways().Status().watched.tags == 100);
+  CHECK(debits.peers().counts_of(7).new_tags_cut == 400);
+  Announce(f, "invented", 100, kDemandMax, At(1));    // these are watched
+  CHECK(debits.peers().counts_of(7).new_tags_cut == 400);
+  Announce(f, "other", 100, 0, At(1));    // and these say nothing
+  CHECK(debits.peers().counts_of(7).new_tags_cut == 400);
 }
 
 TEST_CASE("a cost that the bucket never holds is no demand, and the largest demand can be told") {

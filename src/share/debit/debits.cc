@@ -70,6 +70,14 @@ Tokens Debits::DebtMade(const Bucket& before, const Bucket& bucket, const Terms&
   return tokens;
 }
 
+// Whether the entry makes something of a tag that has no bucket here: hits make a bucket, and a demand makes a watch.
+bool Debits::IsNew(const ToldEntry& told, const Limit& limit, double demand) {
+  if (told.slot != nullptr) return false;
+  if (told.entry.value != 0) return true;
+  return demand > 0 && limit.forecast &&
+         !ways_.With(limit, [&](auto& way) { return way.ReportedAt(told.hash); }).has_value();
+}
+
 void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to, Instant now,
                    const Speaker& speaker) {
   const Duration phase = (to - from) / kPhases;
@@ -94,11 +102,11 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
         if (!entries.demand(entry)) return;
       }
     }
-    if (told.slot == nullptr && entry.value != 0 && !peers_.MayName(heard, now)) return;
+    const double demand = static_cast<double>(entries.demand(entry).value_or(0)) / 1000;
+    if (IsNew(told, *terms.limit, demand) && !peers_.MayName(heard, now)) return;
     const std::uint64_t hits = std::min(entry.value, terms.hits_max * speaker.hosts), beyond = entry.value - hits;
     peers_.counts().hits_disbelieved += beyond, heard.counts.hits_disbelieved += beyond;
     const Instant began = std::clamp(from + phase * entry.phase, now - terms.horizon, now);
-    const double demand = static_cast<double>(entries.demand(entry).value_or(0)) / 1000;
     DebitOne(told, terms,
              {peer, static_cast<double>(hits), demand, began, std::min(to, now), speaker.abroad, speaker.period}, now);
     if (terms.limit->delay != Duration::zero() && hits != 0) turns_.Hear(told.hash, terms.limit->shape, now);
@@ -210,7 +218,7 @@ void Debits::DebitOne(const ToldEntry& told, const Terms& terms, const PeerWord&
   all_totals_.hits += hits;
   const Slot* slot = told.slot;
   if (slot == nullptr) {
-    slot = peers_.Store(told, bucket, waste, Source::Peer(word.abroad ? ~word.peer : word.peer), now);
+    slot = peers_.Store(told, bucket, waste, Source::Peer(word.from_whom()), now);
   }
   const bool drained = bucket.IsNearLimit(limit.shape, now);
   if (!drained && !certificate_.Knows(told.hash)) return;

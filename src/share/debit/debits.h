@@ -142,6 +142,7 @@ class Debits final : public Way {
   bool TellTurns(Instant from, Instant now, Draft& out);
   void NoteAmong(const ToldEntry& told, const Limit& limit, std::uint64_t hits, const Speaker& speaker, Instant now);
   void HearAmong(const Speaker& speaker, Instant now);
+  bool IsNew(const ToldEntry& told, const Limit& limit, double demand);
   void DebitOne(const ToldEntry& told, const Terms& terms, const PeerWord& word, Instant now);
   Terms TermsOf(LimitIndex index, Duration interval);
   Duration Horizon(const Limit& limit) const;

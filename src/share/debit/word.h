@@ -42,6 +42,9 @@ struct PeerWord {
   Instant when, to;
   bool abroad = false;    // another site says it of all its hosts, and `peer` is the site's number
   Duration period{};      // of the peer's reports, if it is longer than this host's
+
+  // As Speaker::from_whom.
+  std::uint32_t from_whom() const { return abroad ? ~peer : peer; }
 };
 
 // What the owner of a tag says of all other hosts.

@@ -123,6 +123,7 @@ Watch* Forecasting::WatchHeard(const PeerWord& word, const TagAt& at, Instant no
   const Tokens level = at.Level(now);
   const bool adds = word.demand <= 0;
   if (adds && !Matters(PaceOf(at.limit), word.hits, level)) return nullptr;
+  if (hits == 0) return watches_->AddHeard(at.hash, at.tag, word.from_whom(), level, rests(), now);
   Watch* const watch = watches_->Add(at.hash, at.tag, level, hits, rests(), now);
   if (watch != nullptr && adds) Note(*watch);
   return watch;
@@ -173,6 +174,9 @@ Heed Forecasting::Hear(const PeerWord& word, const TagAt& at, Instant now) {
   Forecast& forecast = watch->forecast;
   const Pace pace = PaceOf(at.limit);
   Step(*watch, at, now);
+  // Nobody asks here any more, so it is there for the sake of the peer.
+  const bool asked_here = forecast.demand() > 0 || UnreportedOf(at) > 0;
+  if (watch->here && !asked_here) watch->here = false, watch->peer = word.from_whom();
   Heed heed = forecast.Heard(word, pace, now);
   heed.told_at_once = true;
   heed.refused = heed.refused.value_or(0);

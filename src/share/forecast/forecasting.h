@@ -146,8 +146,9 @@ inline bool Forecasting::Decide(Asked& asked) {
   const bool within = debits().Decide(asked);
   if (!within || asked.slot == nullptr) {
     Missed(*watch, asked);
-  } else if (watch->forecast.Took(cost)) {
-    Note(*watch);
+  } else {
+    watch->here = true;
+    if (watch->forecast.Took(cost)) Note(*watch);
   }
   return within;
 }
@@ -157,6 +158,7 @@ inline void Forecasting::Spent(Asked& asked, Cost tokens, Instant since) {
   debits().Spent(asked, tokens, since);
   if (core_.window == 0 || asked.slot == nullptr) return;
   if (Watch* const watch = watches_->Find(asked.hash); watch != nullptr) {
+    watch->here = true;
     if (watch->forecast.Spent(tokens, since)) Note(*watch);
   } else {
     WatchNew(asked);

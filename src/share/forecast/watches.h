@@ -1,6 +1,7 @@
 // The tags whose hits other hosts should hear of before the period is over, a bounded number of them, in a side table
-// with sets of eight. When all eight are taken the one that rests longest makes room, and if none rests there is no
-// watch: the tag is shared by periodic reports, as under `debit`.
+// with sets of eight. When all eight are taken the one that rests longest makes room. If none rests, one of a tag that
+// only a peer asks for makes room: for a tag that is served here, and for one of a peer with fewer there. Else there is
+// no watch: the tag is shared by periodic reports, as under `debit`.
 #pragma once
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/side_table.h"
@@ -18,6 +20,8 @@
 namespace dthrottle {
 
 struct Watch {
+  bool here = false;         // its tag is served here; else only the peer asks for it
+  std::uint32_t peer = 0;    // as PeerWord::from_whom
   Forecast forecast;
   std::size_t place;
   KeptTag kept;
@@ -51,20 +55,19 @@ class Watches {
     const std::size_t place = watches_.Find(hash);
     return place != watches_.kNone ? &*watches_[place] : nullptr;
   }
-  // Null if there is no room: every watch of the set was active within `rests`. REQUIRES: Find(hash) is null.
+  // The watch of a tag that is served here. Null if there is no room: every watch of the set is of such a tag, and was
+  // active within `rests`. REQUIRES: Find(hash) is null.
   Watch* Add(std::uint64_t hash, const Tag& tag, Tokens level, Tokens unreported, Duration rests, Instant now) {
-    const std::size_t place = watches_.RoomFor(hash, [&](std::size_t there) {
-      const Forecast& forecast = watches_[there]->forecast;
-      return forecast.Idle(rests, now) ? std::optional(forecast.active_at()) : std::nullopt;
-    });
-    if (place == watches_.kNone) {
-      crowded_.fetch_add(hash != 0, std::memory_order_relaxed);
-      return nullptr;
-    }
-    watches_[place] = Watch{Forecast(level, unreported, now), place, KeptTag(tag)};
-    SetActive(&*watches_[place], false);
-    watches_.Put(place, hash);
-    return &*watches_[place];
+    const auto gives_way = [&](const Watch& its) { return !its.here; };
+    return Put(RoomFor(hash, gives_way, rests, now), hash,
+               {.here = true, .forecast = Forecast(level, unreported, now), .place = 0, .kept = KeptTag(tag)});
+  }
+  // The same of a tag that only that peer asks for. Null if there is no room: no other peer has more of the set.
+  Watch* AddHeard(std::uint64_t hash, const Tag& tag, std::uint32_t peer, Tokens level, Duration rests, Instant now) {
+    const std::size_t ours = HeardNear(hash, peer);
+    const auto gives_way = [&](const Watch& its) { return !its.here && HeardNear(hash, its.peer) > ours + 1; };
+    return Put(RoomFor(hash, gives_way, rests, now), hash,
+               {.peer = peer, .forecast = Forecast(level, 0, now), .place = 0, .kept = KeptTag(tag)});
   }
   void Remove(Watch* watch) {
     const std::size_t place = watch->place;
@@ -149,6 +152,33 @@ class Watches {
     const std::uint64_t before =
         value ? word.fetch_or(bit, std::memory_order_relaxed) : word.fetch_and(~bit, std::memory_order_relaxed);
     return ((before & bit) != 0) != value;
+  }
+
+  using Worth = std::pair<std::size_t, Instant>;
+
+  std::size_t HeardNear(std::uint64_t hash, std::uint32_t peer) const {
+    return watches_.CountNear(hash, [&](const std::optional<Watch>& its) { return !its->here && its->peer == peer; });
+  }
+  // The one that rests longest makes room, then one of the peer with most there that gives way.
+  template <class GivesWay>
+  std::size_t RoomFor(std::uint64_t hash, GivesWay&& gives_way, Duration rests, Instant now) const {
+    return watches_.RoomFor(hash, [&](std::size_t place) -> std::optional<Worth> {
+      const Watch& its = *watches_[place];
+      if (its.forecast.Idle(rests, now)) return Worth(0, its.forecast.active_at());
+      if (!gives_way(its)) return std::nullopt;
+      return Worth(1 + kWays - HeardNear(hash, its.peer), its.forecast.active_at());
+    });
+  }
+  Watch* Put(std::size_t place, std::uint64_t hash, Watch&& watch) {
+    if (place == watches_.kNone) {
+      crowded_.fetch_add(hash != 0, std::memory_order_relaxed);
+      return nullptr;
+    }
+    watch.place = place;
+    watches_[place] = std::move(watch);
+    SetActive(&*watches_[place], false);
+    watches_.Put(place, hash);
+    return &*watches_[place];
   }
 
   SideTable<std::optional<Watch>, kWays> watches_;
