@@ -21,6 +21,7 @@
 
 #include "base/names.h"
 #include "base/prng.h"
+#include "base/report_place.h"
 #include "base/spsc_ring.h"
 #include "base/time.h"
 #include "bus/account.h"
@@ -92,6 +93,7 @@ struct FromPeers {
   std::shared_ptr<const Owners> owners{};
   bool awaits_tags = false;    // of owners
   Duration period{};           // of debits and levels: between two reports of the peer, as it says
+  ReportPlace place{};         // of debits
 };
 
 using ToPeersRing = SpscRing<ToPeers>;

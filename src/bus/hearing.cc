@@ -166,6 +166,7 @@ void Hearing::Take(Peer& peer, std::size_t bytes, Instant now) {
   }
   item.hosts = in.hosts;
   item.period = peer.period;
+  item.place = peer.PlaceOf(in.sequence);
   core_.to_limiter.Push(std::move(item));
 }
 

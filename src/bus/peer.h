@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/allowance.h"
+#include "base/report_place.h"
 #include "base/state.h"
 #include "base/time.h"
 #include "bus/audit.h"
@@ -136,6 +137,11 @@ struct Peer {
   // A frame that was published after the snapshot was complete cannot be in it.
   bool refutes_claim(std::uint64_t sequence, Instant published_at) const {
     return claim && claim->incarnation == incarnation && sequence < heard->next() && published_at - kSlack > claim->at;
+  }
+  // A frame that has come. REQUIRES: it is of the stream that is heard.
+  ReportPlace PlaceOf(std::uint64_t sequence) const {
+    const std::uint64_t missing = heard->missing().empty() ? sequence : heard->missing().front().first;
+    return {incarnation ^ heard_epoch, sequence, missing < sequence ? missing : 0};
   }
   void SetPeriod(Duration said) { period = std::clamp(said, kPeriodMin, kPeriodMax); }
 };

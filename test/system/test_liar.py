@@ -244,6 +244,24 @@ class BesideHits(SystemTest):
             self.assertLess(a.stats()["penalties_begun"], 1000 + 100 * (took + 1))
 
 
+    SEQUENCE = 500_000    # behind all that the liar says by itself
+
+    def behind(self, host, liar, tag, before, last):
+        """Says two things of the tag, of which the first comes behind the second. They are (value, columns beside it)."""
+        for number, (value, besides) in ((2, last), (1, before)):
+            liar.say(host, "report", entries=[(tag, value)], besides=besides, seq=self.SEQUENCE + number, ring=1,
+                      period=60 * 10**9)
+        liar.say(host, "report", entries=[("heard", 1)], seq=self.SEQUENCE + 3, ring=1)
+        wait_until(lambda: host.level("heard") < BURST - 0.5, "all has been heard")
+
+    def test_tokens_come_back_though_the_report_of_their_hits_comes_behind_what_gives_them_back(self):
+        with fleet_with_liar(rule(burst=BURST, rate=0.001)) as (hosts, liar):
+            a = hosts[0]
+            self.behind(a, liar, "held", (10, {"returnable": [10]}), (0, {"back": [7]}))
+            self.assertAlmostEqual(a.level("held"), BURST - 3, delta=0.1)
+            self.assertEqual((a.stats()["tokens_returned"], a.stats()["returns_disbelieved"]), (7, 0))
+
+
 @unittest.skipUnless(AVAILABLE, WHY_NOT)
 class Flood(SystemTest):
     RATE = 20_000 if SANITIZED else 200_000    # entries/s

@@ -437,6 +437,26 @@ TEST_CASE("a lost frame is asked for and comes exactly once") {
   CHECK(net.b().table == net.a().table);
 }
 
+TEST_CASE("the limiter is told where a frame stands among those of its sender, and what is missing before it") {
+  Two net;
+  net.Mesh();
+  const std::uint64_t published = net.a().Counts().published;
+  net.a().running = false;
+  net.b().received.clear();
+  for (const std::uint64_t i : {1, 4, 3, 5, 2, 6}) {
+    net.b().exchange->OnAnswer(0, net.Encode(net.Report(published + i)), net.now);
+  }
+  net.b().exchange->Tick(net.now);
+  net.b().Work(net.now);
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> places;
+  for (const FromPeers& item : net.b().received) {
+    const ReportPlace& in = item.place;
+    CHECK(in.stream == net.b().received[0].place.stream);
+    places.push_back({in.sequence - published, in.missing != 0 ? in.missing - published : 0});
+  }
+  CHECK(places == std::vector<std::pair<std::uint64_t, std::uint64_t>>{{1, 0}, {4, 2}, {3, 2}, {5, 2}, {2, 0}, {6, 0}});
+}
+
 TEST_CASE("a request to repeat is made again until it is answered") {
   Two net;
   int asked = 0;

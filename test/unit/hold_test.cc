@@ -505,6 +505,36 @@ TEST_CASE("hold: what peers have heard of and comes back is told once, and nobod
   CHECK(b.debits().peers().counts().returns_disbelieved == 129 + 629);
 }
 
+TEST_CASE("hold: what comes back counts as well where the report of its hits was missing and comes behind it") {
+  const std::string rules = kRules + std::string(GENERATE("", "share=\"forecast\"\n"));
+  Holding a, b(rules.c_str());
+  a.debits().ShareWith(1, 1s);
+  b.debits().ShareWith(1, 1s);
+  const auto hear = [&](const Entries& told, std::uint64_t sequence, std::uint64_t missing) {
+    Speaker peer;
+    peer.place = {1, sequence, missing};
+    b.Hear(told, peer);
+  };
+  const HoldId hold = a.Hold("a", 500);
+  const Entries held = a.Report();
+  CHECK(a.Commit(hold, 371) == HoldState::kCommitted);
+  hear(a.Report(), 2, 1);
+  CHECK(b.Level("a") == Approx(1000));
+  hear(held, 1, 0);
+  CHECK(b.Level("a") == Approx(629));
+  CHECK(b.debits().peers().counts().returned == 129);
+  CHECK(b.debits().peers().counts().returns_disbelieved == 0);
+
+  Entries lie;
+  REQUIRE(lie.Add({"lie", false}, 0, 0, {.back = 1000}));
+  hear(lie, 5, 4);
+  Entries hits;
+  REQUIRE(hits.Add({"lie", false}, 300, 0, {.returnable = 300}));
+  hear(hits, 4, 0);
+  hear(hits, 6, 0);
+  CHECK(b.Level("lie") == Approx(700));
+}
+
 TEST_CASE("hold: from the first tokens of a rule that come back on, those of every tag may, and no more") {
   Holding b;
   b.debits().ShareWith(1, 1s);

@@ -31,10 +31,41 @@ TEST_CASE("what may come back is known to the next program") {
   CHECK(hits.Keep().empty());
   hits.Told(7, 0, 5, true, At(0s));
   hits.Told(7, 1, 6, false, At(1s));
+  hits.Await(7, 2, 3, {1, 5, 4}, At(2s));
   next.Resume(hits.Keep());
-  CHECK(next.Keep().size() == 2);
+  CHECK(next.Keep().size() == 3);
+  next.Told(7, 2, 8, true, At(3s));
+  CHECK(next.TakeAwaited(7, 2, 8, {1, 4, 0}) == 3);
   CHECK(next.TakeBack(7, 0, 9) == 5);
   CHECK(next.TakeBack(7, 1, 9) == 6);
+}
+
+TEST_CASE("what comes back before its hits waits for the reports that are missing, and for no others") {
+  constexpr auto kIn = [](std::uint64_t sequence, std::uint64_t missing) { return ReportPlace{1, sequence, missing}; };
+  ReturnableHits hits;
+  CHECK(hits.Await(7, 0, 5, kIn(3, 0), At(0s)) == 0);    // nothing is missing
+  CHECK(hits.Await(7, 0, 5, kIn(9, 4), At(0s)) == 5);
+  CHECK(hits.Await(7, 0, 3, kIn(8, 4), At(0s)) == 3);
+  hits.Told(7, 0, 4, true, At(1s));
+  CHECK(hits.TakeAwaited(7, 0, 4, kIn(10, 4)) == 0);              // what was served since
+  CHECK(hits.TakeAwaited(7, 0, 4, ReportPlace{2, 5, 0}) == 0);    // and by another life
+  CHECK(hits.TakeAwaited(7, 1, 4, kIn(5, 4)) == 0);
+  CHECK(hits.TakeAwaited(7, 0, 2, kIn(5, 4)) == 2);
+  CHECK(hits.TakeBack(7, 0, 9) == 2);
+
+  const auto told = [&](std::uint64_t n, const ReportPlace& in) {
+    hits.Told(7, 0, n, true, At(2s));
+    return hits.TakeAwaited(7, 0, n, in);
+  };
+  CHECK(told(4, kIn(4, 0)) == 4);
+  CHECK(told(9, kIn(5, 0)) == 2);    // of the eight
+  CHECK(told(9, kIn(6, 0)) == 0);
+  CHECK(hits.TakeBack(7, 0, 99) == 16);
+
+  CHECK(hits.Await(8, 0, 5, kIn(20, 19), At(3s)) == 5);    // that report never comes
+  CHECK(hits.Await(8, 0, 1, kIn(40, 30), At(4s)) == 1);
+  hits.Told(8, 0, 9, true, At(5s));
+  CHECK(hits.TakeAwaited(8, 0, 9, kIn(30, 0)) == 1);
 }
 
 TEST_CASE("a thousand peers give back what they took of the same few tags") {

@@ -98,7 +98,7 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
     }
     if (rare) {
       if (const std::uint64_t back = entries.back(entry); back != 0) {
-        HearBack(told, from_whom, back, terms, now);
+        HearBack(told, speaker, back, terms, now);
         if (!entries.demand(entry)) return;
       }
     }
@@ -107,8 +107,9 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
     const std::uint64_t hits = std::min(entry.value, terms.hits_max * speaker.hosts), beyond = entry.value - hits;
     peers_.counts().hits_disbelieved += beyond, heard.counts.hits_disbelieved += beyond;
     const Instant began = std::clamp(from + phase * entry.phase, now - terms.horizon, now);
-    DebitOne(told, terms,
-             {peer, static_cast<double>(hits), demand, began, std::min(to, now), speaker.abroad, speaker.period}, now);
+    Slot* const slot = DebitOne(
+        told, terms,
+        {peer, static_cast<double>(hits), demand, began, std::min(to, now), speaker.abroad, speaker.period}, now);
     if (terms.limit->delay != Duration::zero() && hits != 0) turns_.Hear(told.hash, terms.limit->shape, now);
     if (core_.site_sums != nullptr && !speaker.abroad) {
       core_.site_sums->Add(told.hash, entries.tag(entry), hits, ToTicks(began));
@@ -116,7 +117,9 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
     if (core_.among != nullptr && hits != 0) NoteAmong(told, *terms.limit, hits, speaker, now);
     const std::uint64_t said = rare ? std::min(entries.returnable(entry), hits) : 0;
     const std::uint64_t may = terms.totals->some_back ? hits : said;
-    if (may != 0) returnable_hits_.Told(told.hash, from_whom, may, said != 0, now);
+    if (may == 0) return;
+    returnable_hits_.Told(told.hash, from_whom, may, said != 0, now);
+    CreditPeer(told, slot, terms, returnable_hits_.TakeAwaited(told.hash, from_whom, may, speaker.place), now);
   });
   HearAmong(speaker, now);
 }
@@ -146,17 +149,27 @@ void Debits::HearAmong(const Speaker& speaker, Instant now) {
 
 // ---- What comes back ----
 
-void Debits::HearBack(const ToldEntry& told, std::uint32_t peer, std::uint64_t back, const Terms& terms, Instant now) {
-  const std::uint64_t most = std::min<std::uint64_t>(back, std::numeric_limits<Cost>::max());
+// The report of its hits may be missing, and come later.
+void Debits::HearBack(const ToldEntry& told, const Speaker& speaker, std::uint64_t back, const Terms& terms,
+                      Instant now) {
+  const std::uint32_t peer = speaker.from_whom();
+  const auto most = static_cast<Cost>(std::min<std::uint64_t>(back, std::numeric_limits<Cost>::max()));
   const auto credited = static_cast<Cost>(returnable_hits_.TakeBack(told.hash, peer, most));
-  peers_.counts().returned += credited;
-  peers_.counts().returns_disbelieved += back - credited;
+  const Cost awaited = returnable_hits_.Await(told.hash, peer, most - credited, speaker.place, now);
+  peers_.counts().returns_disbelieved += back - credited - awaited;
   terms.totals->some_back = true;
-  if (core_.site_sums != nullptr) core_.site_sums->TakeBack(told.hash, credited);
-  if (credited == 0 || told.slot == nullptr) return;
-  told.slot->bucket.Credit(terms.limit->shape, credited);
-  const TagAt its{told.tag, told.hash, *terms.limit, told.slot};
-  ways_.With(*terms.limit, [&](auto& way) { way.PeerGaveBack(its, credited, now); });
+  CreditPeer(told, told.slot, terms, credited, now);
+}
+
+// So many tokens of the peer's hits have come back.
+void Debits::CreditPeer(const ToldEntry& told, Slot* slot, const Terms& terms, Cost tokens, Instant now) {
+  if (tokens == 0) return;
+  peers_.counts().returned += tokens;
+  if (core_.site_sums != nullptr) core_.site_sums->TakeBack(told.hash, tokens);
+  if (slot == nullptr) return;
+  slot->bucket.Credit(terms.limit->shape, tokens);
+  const TagAt its{told.tag, told.hash, *terms.limit, slot};
+  ways_.With(*terms.limit, [&](auto& way) { way.PeerGaveBack(its, tokens, now); });
 }
 
 // ---- What is told beside hits ----
@@ -194,12 +207,12 @@ std::uint32_t Debits::PlacesHere(const Tag& tag, std::uint64_t hash, const Limit
   return limit.in_flight - std::min(core_.gauges->Elsewhere(hash, now), limit.in_flight);
 }
 
-// Charges the bucket, and shows the certificate what came of it.
-void Debits::DebitOne(const ToldEntry& told, const Terms& terms, const PeerWord& word, Instant now) {
+// Charges the bucket, and shows the certificate what came of it. Returns where it lies; null: there is no room for it.
+Slot* Debits::DebitOne(const ToldEntry& told, const Terms& terms, const PeerWord& word, Instant now) {
   const Limit& limit = *terms.limit;
   const TagAt at{told.tag, told.hash, limit, told.slot};
   const Heed heed = ways_.With(limit, [&](auto& way) { return way.Hear(word, at, now); });
-  if (word.hits == 0) return;
+  if (word.hits == 0) return told.slot;
   const auto hits = static_cast<std::uint64_t>(word.hits);
   Bucket fresh;
   Waste never;
@@ -216,18 +229,19 @@ void Debits::DebitOne(const ToldEntry& told, const Terms& terms, const PeerWord&
   }
   terms.totals->hits += hits;
   all_totals_.hits += hits;
-  const Slot* slot = told.slot;
+  Slot* slot = told.slot;
   if (slot == nullptr) {
     slot = peers_.Store(told, bucket, waste, Source::Peer(word.from_whom()), now);
   }
   const bool drained = bucket.IsNearLimit(limit.shape, now);
-  if (!drained && !certificate_.Knows(told.hash)) return;
+  if (!drained && !certificate_.Knows(told.hash)) return slot;
   const Tokens made = drained ? DebtMade(before, bucket, terms, now) : 0;
   Certificate::Hits seen{word.hits, word.when, heed.hits_from, heed.hits_to, false, heed.refused, made};
-  if (certificate_.Served(told.hash, seen, now) || !drained || slot == nullptr) return;
+  if (certificate_.Served(told.hash, seen, now) || !drained || slot == nullptr) return slot;
   const TagLook look = TagLookOf(core_, limit, bucket.Level(limit.shape, now));
   seen.paid = std::max(word.hits - std::max(before.Level(limit.shape, word.when), 0.0) - made, 0.0);
   certificate_.Drained(told.hash, told.tag, look, seen, heed.told_at_once ? 0 : slot->unreported.hits(), now);
+  return slot;
 }
 
 // ---- The other way ----

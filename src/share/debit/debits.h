@@ -138,12 +138,13 @@ class Debits final : public Way {
     double weight;
     std::uint64_t hits;
   };
-  void HearBack(const ToldEntry& told, std::uint32_t peer, std::uint64_t back, const Terms& terms, Instant now);
+  void HearBack(const ToldEntry& told, const Speaker& speaker, std::uint64_t back, const Terms& terms, Instant now);
+  void CreditPeer(const ToldEntry& told, Slot* slot, const Terms& terms, Cost tokens, Instant now);
   bool TellTurns(Instant from, Instant now, Draft& out);
   void NoteAmong(const ToldEntry& told, const Limit& limit, std::uint64_t hits, const Speaker& speaker, Instant now);
   void HearAmong(const Speaker& speaker, Instant now);
   bool IsNew(const ToldEntry& told, const Limit& limit, double demand);
-  void DebitOne(const ToldEntry& told, const Terms& terms, const PeerWord& word, Instant now);
+  Slot* DebitOne(const ToldEntry& told, const Terms& terms, const PeerWord& word, Instant now);
   Terms TermsOf(LimitIndex index, Duration interval);
   Duration Horizon(const Limit& limit) const;
   Ticks ServedMax(const Limit& limit, Duration interval) const;

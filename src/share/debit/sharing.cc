@@ -213,7 +213,8 @@ void Sharing::Merge(std::size_t n, Instant now) {
   const FromPeers& in = incoming_;
   const bool of_owner = in.kind == FromPeers::Kind::kLevels || in.kind == FromPeers::Kind::kNear;
   if (of_owner && merged_ == 0) ownership_.Heard(in.owner, in.life, period_, now);
-  const Speaker peer(in.peer, in.period);
+  Speaker peer(in.peer, in.period);
+  peer.place = in.place;
   switch (in.kind) {
     case FromPeers::Kind::kLevels:
       return debits_.buckets().Adopt(in.entries, merged_, n, in.to, in.from, collecting_.until(), now, peer);

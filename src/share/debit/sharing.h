@@ -64,7 +64,7 @@ class Sharing {
       state(self.from, self.report_at, self.holding, self.in_flight, self.returnable);
     }
   };
-  static constexpr std::uint32_t kKeptVersion = 5;    // for ReadState
+  static constexpr std::uint32_t kKeptVersion = 6;    // for ReadState
   Kept Keep() const;
   void Resume(const Kept& kept, Instant now);
 

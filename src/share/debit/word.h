@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "base/report_place.h"
 #include "base/time.h"
 #include "base/tokens.h"
 
@@ -33,6 +34,7 @@ struct Speaker {
   bool abroad = false;
   std::uint64_t hosts = 1;
   Duration period;    // of its reports, if it is longer than this host's
+  ReportPlace place{};    // of the one that it says so in
 };
 
 struct PeerWord {
