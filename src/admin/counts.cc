@@ -351,7 +351,7 @@ constexpr Count kCounts[] = {
      "Places of connections that were closed because this host no longer has so many of a tag, under share = "
      "\"capacity\": nobody heard it, hosts divided anew, or in_flight was lowered.",
      AT(places.taken_back)},
-    {"places_heard", "", "Tags and peers that have taken places of them, as peers say.", AT(places.heard), kGauge},
+    {"places_heard", "", "Tags and peers whose last word about places of them is kept.", AT(places.heard), kGauge},
     {"penalties", "", "Tags that are penalized, or were so lately.", AT(penalties.tags), kGauge},
     {"penalties_begun", "", "Penalties that began on this host.", AT(penalties.begun)},
     {"penalties_heard", "", "Penalties that other hosts told of.", AT(penalties.heard)},

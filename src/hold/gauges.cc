@@ -111,10 +111,31 @@ void Gauges::Changed(std::uint64_t hash) {
 
 // ---- Peers ----
 
-bool Gauges::Hear(const Tag& tag, std::uint64_t hash, std::uint32_t peer, std::uint32_t places, Instant until,
-                  Instant now) {
+// Keeps the word in place of the one before. That nothing is taken is kept only where an earlier word may yet come, and
+// takes no room from what is taken. False: there is no room.
+bool Gauges::Keep(std::uint64_t key, const Word& word, Instant now) {
+  const auto worth = [&](std::size_t place) {
+    const Word& its = heard_[place];
+    return its.until <= now || its.places == 0 ? std::optional(its.until > now) : std::nullopt;
+  };
+  const bool matters = word.places != 0 || word.in.missing != 0;
+  const std::size_t at = matters ? heard_.FindOrPut(key, worth) : heard_.Find(key);
+  if (at == Heards::kNone) {
+    if (word.places == 0) return true;
+    crowded_.fetch_add(1, std::memory_order_relaxed);
+    return false;
+  }
+  heard_[at] = word;
+  if (!matters) heard_.Remove(at);
+  return true;
+}
+
+bool Gauges::Hear(const Tag& tag, std::uint64_t hash, std::uint32_t peer, const Word& word, Instant now) {
+  const std::uint64_t key = KeyOf(hash, peer);
+  const std::size_t known = heard_.Find(key);
+  if (known != Heards::kNone && word.in.before(heard_[known].in)) return true;
   std::size_t at = tags_.Find(hash);
-  if (at == Tags::kNone && places == 0) return true;
+  if (at == Tags::kNone && word.places == 0) return Keep(key, word, now);
   if (at == Tags::kNone) {
     at = PlaceOf(tag, hash, RoomElsewhere(hash, peer, now));
     if (at == Tags::kNone) return false;
@@ -127,15 +148,7 @@ bool Gauges::Hear(const Tag& tag, std::uint64_t hash, std::uint32_t peer, std::u
   } else if (peer != kOwner) {
     Exceed(sites_, peer - Site(0));
   }
-  const std::uint64_t key = KeyOf(hash, peer);
-  const auto over = [&](std::size_t place) { return heard_[place].until <= now ? std::optional(0) : std::nullopt; };
-  const std::size_t its = heard_.FindOrPut(key, over);
-  if (its == Heards::kNone) {
-    crowded_.fetch_add(1, std::memory_order_relaxed);
-    return false;
-  }
-  heard_[its] = {places, until};
-  if (places == 0) heard_.Remove(its);
+  if (!Keep(key, word, now)) return false;
   Recount(tags_[at], hash, now);
   RemoveIfDone(at);
   return true;

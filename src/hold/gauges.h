@@ -1,8 +1,9 @@
 // Places that are taken over all hosts that share a limit by reports: each host says how many of a tag are taken there.
 //
 // That is a gauge and no sum. It is told when it changes and repeated in every period until it is zero; the last word
-// counts, for as long as it says (`until`). So a report that is lost mends itself, and a host that dies gives its
-// places back when its last word has run out, and not before.
+// counts, for as long as it says (`until`), also where an earlier one comes behind it because its report was repeated. So a
+// report that is lost mends itself, and a host that dies gives its places back when its last word has run out, and not
+// before.
 //
 // Both tables are bounded. A tag that is taken here makes room among those that only peers have taken; where all tags
 // of a set are taken here, another one has no place. Peers share the places that are left: a tag of the one that has
@@ -15,6 +16,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/report_place.h"
 #include "base/side_table.h"
 #include "base/tag.h"
 #include "base/time.h"
@@ -50,8 +52,14 @@ class Gauges {
     return at != Tags::kNone && tags_[at].here;
   }
 
-  // A peer, by number, has taken `places` until then, unless it says something else before. False: there is no room.
-  bool Hear(const Tag& tag, std::uint64_t hash, std::uint32_t peer, std::uint32_t places, Instant until, Instant now);
+  // Places of a tag that a peer has taken, until then, unless it says something else before.
+  struct Word {
+    std::uint32_t places = 0;
+    Instant until{};
+    ReportPlace in{};    // the report that says so
+  };
+  // The peer of that number says so. False: there is no room.
+  bool Hear(const Tag& tag, std::uint64_t hash, std::uint32_t peer, const Word& word, Instant now);
   // Numbers of others that speak of several hosts: the tag's owner, of all but this one (protocol/owners.md), and up to
   // 15 other sites, each of its own (protocol/sites.md); the number after theirs is of what is assumed of them.
   static constexpr std::uint32_t kOwner = UINT32_MAX, kSitesMax = 16;
@@ -125,12 +133,8 @@ class Gauges {
     std::uint32_t announced = 0;    // where this host owns the tag
     bool to_announce = false;
   };
-  struct Heard {
-    std::uint32_t places = 0;
-    Instant until{};
-  };
   using Tags = ToldTable<Gauge, kWays>;
-  using Heards = SideTable<Heard, kHeardWays>;
+  using Heards = SideTable<Word, kHeardWays>;
   using Worth = std::pair<std::size_t, std::uint32_t>;    // of a tag that makes room: the least goes
 
   // The bits that choose the shard stay the tag's.
@@ -146,6 +150,7 @@ class Gauges {
   void RemoveIfDone(std::size_t place);
   template <class Use>
   void ForEachHeard(std::uint64_t hash, Use&& use);
+  bool Keep(std::uint64_t key, const Word& word, Instant now);
   void Recount(Gauge& gauge, std::uint64_t hash, Instant now);
 
   Tags tags_{kTags};

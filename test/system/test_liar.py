@@ -261,6 +261,12 @@ class BesideHits(SystemTest):
             self.assertAlmostEqual(a.level("held"), BURST - 3, delta=0.1)
             self.assertEqual((a.stats()["tokens_returned"], a.stats()["returns_disbelieved"]), (7, 0))
 
+    def test_the_last_word_about_places_counts_though_the_one_before_comes_behind_it(self):
+        for before, last in ((10, 0), (1, 10)):
+            with fleet_with_liar(rule(burst=BURST, rate=0.001, in_flight=10)) as (hosts, liar):
+                self.behind(hosts[0], liar, "job", (0, {"places": [before]}), (0, {"places": [last]}))
+                self.assertEqual(hosts[0].admin_json("show job")["places_here"], 10 - last)
+
 
 @unittest.skipUnless(AVAILABLE, WHY_NOT)
 class Flood(SystemTest):

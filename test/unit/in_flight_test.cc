@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/prng.h"
 #include "config/load.h"
 #include "limiter/asking.h"
 #include "limiter/inspect.h"
@@ -99,6 +100,44 @@ TEST_CASE("places: those of all hosts together count, and come back as they are 
   CHECK(CountsOf(*b.host.limiter).in_flight.heard == 1);
 }
 
+TEST_CASE("places: the last word of a host counts though one before it is repaired behind it") {
+  const std::uint32_t before = GENERATE(0, 1, 5), last = GENERATE(0, 2, 5);
+  CAPTURE(before, last);
+  Peer a(kJobs), b(kJobs);
+  const auto hear = [&](std::uint32_t places, const ReportPlace& in) {
+    FromPeers said;
+    said.kind = FromPeers::Kind::kDebits;
+    said.from = said.to = kNow;
+    said.place = in;
+    REQUIRE(said.entries.Add({"job"}, 0, 0, {.places = places}));
+    REQUIRE(b.in.TryPush(std::move(said)));
+    while (b.sharing.Work(kNow)) continue;
+  };
+  hear(last, {1, 9, 7});
+  hear(before, {1, 8, 7});
+  hear(before, {1, 7, 0});
+  CHECK(b.EntersAll("job", kNow) == static_cast<int>(5 - last));
+  b.Give("job", 5 - last);
+  hear(4, {1, 10, 0});
+  CHECK(b.EntersAll("job", kNow) == 1);
+  b.Give("job", 1);
+  hear(3, {2, 1, 0});    // of another life
+  CHECK(b.EntersAll("job", kNow) == 2);
+}
+
+TEST_CASE("places: that a host has none takes no room from those that others have") {
+  Gauges gauges;
+  Prng prng(5);
+  for (int i = 0; i < 200'000; ++i) gauges.Hear({"none"}, prng.Next() | 1, 0, {0, kNow + 1s, {1, 9, 8}}, kNow);
+  int heard = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const std::uint64_t hash = prng.Next() | 1;
+    gauges.Hear({"theirs"}, hash, 1, {1, kNow + 1s}, kNow);
+    heard += gauges.Elsewhere(hash, kNow) == 1;
+  }
+  CHECK(heard == 1000);
+}
+
 TEST_CASE("places: a host that dies gives them back after its lease and not before") {
   Peer a(kJobs), b(kJobs);
   CHECK(a.EntersAll("job", kNow) == 5);
@@ -180,7 +219,7 @@ TEST_CASE("places: a limit of each host alone is told to nobody") {
 TEST_CASE("places: tags that peers took make room for those that are taken here") {
   Gauges gauges;
   Prng prng(3);
-  for (int i = 0; i < 100'000; ++i) gauges.Hear({"theirs"}, prng.Next() | 1, 0, 1, kNow + 1s, kNow);
+  for (int i = 0; i < 100'000; ++i) gauges.Hear({"theirs"}, prng.Next() | 1, 0, {1, kNow + 1s}, kNow);
   CHECK(gauges.crowded() > 0);
   for (int i = 0; i < 1000; ++i) {
     const std::uint64_t hash = prng.Next() | 1;
@@ -193,19 +232,19 @@ TEST_CASE("places: tags that peers took make room for those that are taken here"
 TEST_CASE("places: a peer that claims ever more tags leaves others, and this host, room for theirs") {
   Gauges gauges;
   Prng prng(4);
-  for (int i = 0; i < 200'000; ++i) gauges.Hear({"lie"}, prng.Next() | 1, 0, 1'000'000, kNow + 1s, kNow);
+  for (int i = 0; i < 200'000; ++i) gauges.Hear({"lie"}, prng.Next() | 1, 0, {1'000'000, kNow + 1s}, kNow);
   std::vector<std::uint64_t> theirs(2000);    // one in each set
   for (std::uint64_t& hash : theirs) {
     hash = prng.Next() | 1;
-    gauges.Hear({"theirs"}, hash, 1, 5, kNow + 1s, kNow);
+    gauges.Hear({"theirs"}, hash, 1, {5, kNow + 1s}, kNow);
   }
   for (int i = 0; i < 1000; ++i) gauges.Changed({"mine"}, prng.Next() | 1);
-  for (int i = 0; i < 200'000; ++i) gauges.Hear({"lie"}, prng.Next() | 1, 0, 1'000'000, kNow + 1s, kNow);
+  for (int i = 0; i < 200'000; ++i) gauges.Hear({"lie"}, prng.Next() | 1, 0, {1'000'000, kNow + 1s}, kNow);
   int known = 0;
   for (const std::uint64_t hash : theirs) known += gauges.Elsewhere(hash, kNow) == 5;
   CHECK(known > 1900);
-  for (const std::uint64_t hash : theirs) gauges.Hear({"theirs"}, hash, 0, 1, kNow + 1s, kNow);    // taken over
-  for (int i = 0; i < 200'000; ++i) gauges.Hear({"lie"}, prng.Next() | 1, 0, 1'000'000, kNow + 1s, kNow);
+  for (const std::uint64_t hash : theirs) gauges.Hear({"theirs"}, hash, 0, {1, kNow + 1s}, kNow);    // taken over
+  for (int i = 0; i < 200'000; ++i) gauges.Hear({"lie"}, prng.Next() | 1, 0, {1'000'000, kNow + 1s}, kNow);
   known = 0;
   for (const std::uint64_t hash : theirs) known += gauges.Elsewhere(hash, kNow) == 6;
   CHECK(known > 1900);

@@ -116,7 +116,8 @@ bool BesideHits::Hear(const Entries& entries, const ToldEntry& told, HeardPeer& 
     HearRefusals(told, peer, speaker.from_whom(), refusals, now);
   } else if (const auto places = entries.places(entry)) {
     const std::uint32_t of = speaker.abroad ? Gauges::Site(speaker.number) : speaker.number;
-    HearPlaces(told, peer, of, *places, std::min(to, now) + PlacesBelief(PeriodOf(peer)), now);
+    const Instant until = std::min(to, now) + PlacesBelief(PeriodOf(peer));
+    HearPlaces(told, peer, of, *places, until, speaker.place, now);
   } else if (const auto word = entries.quota(entry)) {
     HearQuota(told, peer, *word, now);
   } else if (const auto member = entries.member(entry)) {
@@ -165,13 +166,13 @@ Duration BesideHits::PeriodOf(const HeardPeer& peer) const {
 
 // All places of a tag are taken at most.
 void BesideHits::HearPlaces(const ToldEntry& told, HeardPeer& peer, std::uint32_t of, std::uint64_t places,
-                            Instant until, Instant now) {
+                            Instant until, const ReportPlace& in, Instant now) {
   const Limit& limit = core_.limit(told.index);
   if (until <= now) return;
   const bool known = told.slot != nullptr || core_.gauges->Knows(told.hash);
   if (!known && places != 0 && !peers_.MayName(peer, now)) return;
   const auto taken = static_cast<std::uint32_t>(std::min<std::uint64_t>(places, limit.in_flight));
-  core_.gauges->Hear(told.tag, told.hash, of, taken, until, now);
+  core_.gauges->Hear(told.tag, told.hash, of, {taken, until, in}, now);
 }
 
 void BesideHits::Bar(std::uint32_t peer, Instant now) {
@@ -203,7 +204,7 @@ bool BesideHits::HearOwner(const Entries& entries, const ToldEntry& told, HeardP
     if (quotas != nullptr) quotas->HearOwner(told.tag, told.hash, core_.limit(told.index), *word, peer.number, now);
   } else if (const auto places = entries.places(told.entry)) {
     const Instant until = std::min(to, now) + OwnersHeard::Belief(PeriodOf(peer));
-    if (!everybody || !core_.gauges->IsHere(told.hash)) HearPlaces(told, peer, Gauges::kOwner, *places, until, now);
+    if (!everybody || !core_.gauges->IsHere(told.hash)) HearPlaces(told, peer, Gauges::kOwner, *places, until, {}, now);
   } else if (const auto member = entries.member(told.entry)) {
     core_.among->HearOwner(told.hash, *member, now);
   } else {

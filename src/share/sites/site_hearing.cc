@@ -60,7 +60,8 @@ void SiteHearing::MergeSome(Instant now) {
   const std::uint64_t hosts = Believed(incoming_.hosts, said, now);
   if (std::exchange(said.hosts, hosts) != hosts) CountHosts();
   if (ours.empty()) return;
-  const Speaker site = Speaker::Site(incoming_.peer, hosts, period_);
+  Speaker site = Speaker::Site(incoming_.peer, hosts, period_);
+  site.place = incoming_.place;
   ChargeAbroad(ways_, ours, site, incoming_.from, incoming_.to, now);
   if (const auto observer = ways_.core().observed.observer()) {
     observer->Heard(ours, 0, ours.size(), incoming_.from, incoming_.to, site, now);
