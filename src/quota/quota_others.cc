@@ -52,6 +52,24 @@ bool QuotaOthers::Restore(OfTag& of, std::uint32_t slot) {
   return true;
 }
 
+std::vector<QuotaOthers::Said> QuotaOthers::Keep(const OfTag& of) {
+  std::vector<Said> all;
+  for (const Other& other : of.each_) {
+    if (other.peer != kNobody) all.push_back({other.counter, other.known, other.said, other.peer});
+  }
+  return all;
+}
+
+void QuotaOthers::Resume(OfTag& of, const std::vector<Said>& all) {
+  for (const Said& its : all) {
+    const auto other = std::ranges::lower_bound(of.each_, its.counter, {}, &Other::counter);
+    if (other == of.each_.end() || other->counter != its.counter) continue;
+    other->peer = its.peer;
+    other->known = std::min(its.known, other->count->taken);
+    other->said = its.said;
+  }
+}
+
 // What the counter has counted of the tag, which may be nothing yet; null: there is no room.
 QuotaOthers::Other* QuotaOthers::Find(OfTag& of, std::uint32_t tag, std::uint64_t counter) {
   const auto at = std::ranges::lower_bound(of.each_, counter, {}, &Other::counter);

@@ -57,6 +57,17 @@ class QuotaOthers {
   bool Hear(OfTag& of, std::uint32_t tag, const QuotaWord& word, std::uint32_t peer);
   // The same of the owner's word about all hosts but this one.
   bool HearOwner(OfTag& of, std::uint32_t tag, const QuotaCount& all);
+  // What peers have said themselves of counters, which the file does not have, over a restart in which they keep their
+  // numbers. REQUIRES of Resume: all slots of the tag are restored.
+  struct Said {
+    std::uint64_t counter = 0, known = 0, said = 0;    // as Other
+    std::uint32_t peer = 0;
+
+    static void Fields(auto& state, auto& self) { state(self.counter, self.known, self.said, self.peer); }
+  };
+  static std::vector<Said> Keep(const OfTag& of);
+  static void Resume(OfTag& of, const std::vector<Said>& all);
+
   // Keeps, if there is room, what this host has counted under a number that it has no longer.
   void Inherit(OfTag& of, std::uint32_t tag, std::uint64_t counter, const QuotaSlot::OfTag& own);
 

@@ -31,6 +31,7 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "base/quota_word.h"
 #include "base/tag.h"
@@ -121,6 +122,35 @@ class Quotas {
   // Peers are to be told of what has changed; or of all, with what others have counted, for a host that has just come.
   void TellChanged() { walk_ = walking() ? walk_ : 0; }
   void TellAll() { walk_ = 0, walk_all_ = true; }
+
+  // What was heard and told of a tag, over a restart in which peers keep their numbers.
+  struct KeptTag {
+    std::uint64_t hash = 0, period = 0, news = kNever;
+    std::vector<QuotaOthers::Said> others{};
+
+    static void Fields(auto& state, auto& self) { state(self.hash, self.period, self.news, self.others); }
+  };
+  template <class Lock>
+  std::vector<KeptTag> Keep(Lock&& lock) {
+    std::vector<KeptTag> all;
+    tags_.ForEach(lock, [&](std::size_t place, auto&) {
+      const Entry& its = tags_[place];
+      auto others = QuotaOthers::Keep(its.others);
+      if (others.empty() && its.news == kNever) return;
+      all.push_back({tags_.HashAt(place), file_.slot(its.slot).period, its.news, std::move(others)});
+    });
+    return all;
+  }
+  template <class Lock>
+  void Resume(const std::vector<KeptTag>& all, Lock&& lock) {
+    for (const KeptTag& its : all) {
+      const auto locked = lock(its.hash);
+      Entry* const entry = Find(its.hash);
+      if (entry == nullptr || file_.slot(entry->slot).period != its.period) continue;
+      entry->news = its.news;
+      QuotaOthers::Resume(entry->others, its.others);
+    }
+  }
 
   // Calls tell(tag, word, locked) for what is to be told at once, and for some of what is to be told else, until it
   // returns false: there is no room now. True: there is more to tell.

@@ -15,6 +15,7 @@ from clocks import Date
 from common import SystemTest
 from daemon import DTHROTTLED, PATIENCE, SANITIZED, Daemon, clean_environment, fresh_directory, rule, run, wait_until
 from fleet import Fleet, wait_all_hear, wait_owners_hear
+from test_ask import Asker, ask_port
 from test_upgrade import make_blind, upgrade
 
 QUOTA = 50
@@ -28,9 +29,9 @@ def quota_file(host):
     return host.directory / "quotas"
 
 
-def counting(**options):
+def counting(quota=QUOTA, **options):
     """A fleet that shares a quota."""
-    fleet = Fleet(rule(name="api", match="api:*", burst=1000, quota=QUOTA), **options)
+    fleet = Fleet(rule(name="api", match="api:*", burst=1000, quota=quota), **options)
     for host in fleet.hosts:
         host._sections["quota"] = {"file": str(quota_file(host)), "memory": "1MiB"}
         host.write_settings(*host.limits)
@@ -207,6 +208,22 @@ class Quotas(SystemTest):
             wait_owners_hear(hosts, 2)
             for tag in ("api:x", "api:y", "api:z"):
                 wait_until(lambda: used(late, tag) == QUOTA, "a host that has lost its file hears the sum", PATIENCE)
+
+    def test_what_comes_back_is_believed_by_a_peer_or_an_owner_that_was_upgraded_or_restarted_since(self):
+        for owners, count in ((0, 2), (1, 3)):
+            with counting(quota=1000, hosts=count, owners=owners, period="250ms", ask={"tcp": "127.0.0.1:0"}) as hosts:
+                if owners:
+                    wait_owners_hear(hosts, owners)
+                else:
+                    wait_all_hear(hosts)
+                for tag, changes in (("api:u", lambda: upgrade(hosts[0])), ("api:r", hosts[0].restart)):
+                    with Asker(("127.0.0.1", ask_port(hosts[1]))) as asker:
+                        number = asker.ask(f"hold 600000 600 {tag}").split()[1]
+                        wait_until(lambda: all(used(host, tag) == 600 for host in hosts), "all know", PATIENCE)
+                        changes()
+                        self.assertEqual(asker.ask(f"commit {number} 10"), "OK committed 10")
+                        wait_until(lambda: all(used(host, tag) == 10 for host in hosts), "all know what came back",
+                                   PATIENCE)
 
     def test_a_file_that_is_another_programs_stops_the_start_and_stays_as_it_was(self):
         with two_hosts() as ((a, _), _dates):

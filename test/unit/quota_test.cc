@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/prng.h"
+#include "base/state.h"
 #include "config/calendar.h"
 #include "config/load.h"
 #include "query/question.h"
@@ -776,6 +777,46 @@ TEST_CASE("quota: what comes back is believed of a peer, whatever other hosts pa
     c.Hear(tag, {77, DayOf(c), 9, 8}, 0);
     CHECK(c.Standing(tag).used == 1);
   }
+}
+
+TEST_CASE("quota: what comes back is believed of a peer over an upgrade, as before it, and of no other") {
+  Counter c;
+  const auto lock = [&](std::uint64_t hash) { return c.host.limiter->ways().core().ShardLock()(hash); };
+  const auto upgrade = [&] {
+    const std::string kept = WriteState(1, c.quotas().Keep(lock));
+    c.Kill();
+    std::vector<Quotas::KeptTag> all;
+    REQUIRE(ReadState(kept, 1, all));
+    c.quotas().Resume(all, lock);
+  };
+  for (const char* const tag : {"api:a", "api:b", "api:c"}) CHECK(c.Hear(tag, {77, DayOf(c), 8, 1}, 0));
+  c.Hear("api:d", {78, DayOf(c), 4, {}}, 1);
+  c.Hear("api:d", {78, DayOf(c), 9, 2}, 0);
+  upgrade();
+  c.Hear("api:a", {77, DayOf(c), 7, {}}, 1);
+  c.Hear("api:a", {77, DayOf(c), 8, 8}, 0);
+  CHECK(c.Standing("api:a").used == 0);
+  upgrade();
+  c.Hear("api:a", {77, DayOf(c), 9, 8}, 0);
+  CHECK(c.Standing("api:a").used == 1);
+  c.Hear("api:b", {77, DayOf(c), 8, 8}, 1);
+  CHECK(c.Standing("api:b").used == 8);
+  c.Hear("api:d", {78, DayOf(c), 9, 9}, 0);
+  CHECK(c.Standing("api:d").used == 4);    // as another host had told
+  CHECK(CountsOf(*c.host.limiter).quotas.disbelieved == 1);
+
+  c.Hear("api:e", {79, DayOf(c), 8, 0}, 0);
+  CHECK(c.IsNews("api:e"));
+  upgrade();
+  c.Hear("api:e", {79, DayOf(c), 8, 8}, 0);
+  CHECK(c.IsNews("api:e"));    // to everybody, who knows of eight
+
+  const auto before = c.quotas().Keep(lock);
+  c.At(kMidnight + 1s);
+  c.Hear("api:c", {77, DayOf(c), 5, 0}, 1);    // peers have other numbers
+  c.quotas().Resume(before, lock);
+  c.Hear("api:c", {77, DayOf(c), 5, 5}, 1);
+  CHECK(c.Standing("api:c").used == 0);
 }
 
 TEST_CASE("quota: a host that starts costs no other one what comes back from a third") {

@@ -67,6 +67,7 @@ Sharing::Kept Sharing::Keep() const {
   LimiterCore& core = ways_.core();
   Kept kept{.from = collecting_.from(), .report_at = report_at_, .holding = holding_};
   kept.returnable = debits_.returnable().Keep();
+  if (Quotas* const quotas = ways_.quotas()) kept.quotas = quotas->Keep(core.ShardLock());
   if (core.gauges != nullptr) {
     core.gauges->ForEachHere(core.ShardLock(), [&](const Tag& tag, std::size_t) {
       kept.in_flight.push_back({std::string(tag.bytes), tag.is_digest});
@@ -85,6 +86,7 @@ void Sharing::Resume(const Kept& kept, Instant now) {
     core.gauges->Changed(tag, hash);
   }
   debits_.returnable().Resume(kept.returnable);
+  if (Quotas* const quotas = ways_.quotas()) quotas->Resume(kept.quotas, ways_.core().ShardLock());
   collecting_.GoOnFrom(std::min(kept.from, now));
   report_at_ = std::clamp(kept.report_at, now, now + period_);
   Hold(kept.holding);

@@ -59,12 +59,13 @@ class Sharing {
     bool holding = false;
     std::vector<KeptTagOf> in_flight{};    // tags of which places are taken here
     std::vector<ReturnableHits::Pair> returnable{};
+    std::vector<Quotas::KeptTag> quotas{};
 
     static void Fields(auto& state, auto& self) {
-      state(self.from, self.report_at, self.holding, self.in_flight, self.returnable);
+      state(self.from, self.report_at, self.holding, self.in_flight, self.returnable, self.quotas);
     }
   };
-  static constexpr std::uint32_t kKeptVersion = 6;    // for ReadState
+  static constexpr std::uint32_t kKeptVersion = 7;    // for ReadState
   Kept Keep() const;
   void Resume(const Kept& kept, Instant now);
 
