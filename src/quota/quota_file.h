@@ -54,7 +54,7 @@ struct QuotaSlot {
     std::uint8_t size, is_digest;
     std::array<char, kTagBytesMax> bytes;
     // With latest_min: a boot has taken the counts along to a later period before that one; they have begun such a period.
-    // The next boot does not believe in latest_min after either.
+    // After the first the next boot does not believe in latest_min, after the second no program does.
     std::uint8_t was_carried, has_begun;
     std::uint64_t ends_ns, ends_counter;    // when the period ends by the core's clock, and the host's number in that boot
   };

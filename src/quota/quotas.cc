@@ -105,8 +105,8 @@ QuotaSpan Quotas::Roll(Entry& entry, const Limit& limit, Instant now) {
   return span;
 }
 
-// Whether the period is later than all that the counts have been in, or that of the counts has ended. After a boot the
-// latest one is believed in once more, unless a period has been lost or begun since the clock was set back from it.
+// Whether the period is later than all that the counts have been in, or that of the counts has ended. Where the latest of
+// all is doubted, one before it may begin too.
 bool Quotas::MayBegin(const QuotaSlot& slot, const QuotaSpan& span, Instant now) const {
   if (span.begin / 60 > slot.latest_min || HasEnded(slot, now)) return true;
   return IsDoubted(slot) && span.begin / 60 != slot.latest_min;
@@ -116,8 +116,10 @@ bool Quotas::KnowsEnd(const QuotaSlot& slot) const {
   return slot.own.ends_counter == file_.counter();
 }
 
+// Whether the clock was rather ahead in the latest period than set back from it: since then a period before it has begun
+// in its time, or a boot before this one has taken the counts past the beginning of one.
 bool Quotas::IsDoubted(const QuotaSlot& slot) const {
-  return !KnowsEnd(slot) && (slot.own.was_carried != 0 || slot.own.has_begun != 0);
+  return slot.own.has_begun != 0 || (slot.own.was_carried != 0 && !KnowsEnd(slot));
 }
 
 // Whether the period of the counts is over by the clock of the core, which nobody sets. REQUIRES: latest_min is not 0.
@@ -139,10 +141,11 @@ void Quotas::SetEnd(QuotaSlot& slot, Instant ends) {
 void Quotas::MoveTo(Entry& entry, const QuotaSpan& span) {
   QuotaSlot& slot = file_.slot(entry.slot);
   const auto from_min = static_cast<std::uint32_t>(std::min<std::uint64_t>(slot.period / 60, UINT32_MAX));
-  if (from_min >= slot.latest_min) {
+  const bool is_back = slot.period > span.begin, any_doubt = slot.own.was_carried != 0 || slot.own.has_begun != 0;
+  if (from_min >= slot.latest_min || (is_back && any_doubt)) {    // what is doubted makes way
     slot.own.was_carried = slot.own.has_begun = 0;
     std::atomic_ref(slot.latest_min).store(from_min);
-  } else if (slot.period < span.begin && !KnowsEnd(slot)) {
+  } else if (!is_back && !KnowsEnd(slot)) {
     slot.own.was_carried = 1;
   }
   others_.SetPeriod(entry.others, span.begin);
@@ -153,11 +156,12 @@ void Quotas::MoveTo(Entry& entry, const QuotaSpan& span) {
 }
 
 // The old period is over, so a kill after the first store takes nothing that anybody asks for. The latest period is
-// forgotten when this one is later, or the second in a row that has begun: the first may have begun a moment after the
+// forgotten when this one is later, or the second that begins in its time: the first may have begun a moment after the
 // clock was set.
 void Quotas::BeginPeriod(Entry& entry, const QuotaSpan& span, Instant now) {
   QuotaSlot& slot = file_.slot(entry.slot);
-  if (span.begin / 60 > slot.latest_min || slot.own.has_begun != 0) std::atomic_ref(slot.latest_min).store(0);
+  const bool is_second = slot.own.has_begun != 0 && HasEnded(slot, now);
+  if (span.begin / 60 > slot.latest_min || is_second) std::atomic_ref(slot.latest_min).store(0);
   slot.own.has_begun = slot.latest_min != 0;
   entry.begun = now;
   entry.by = kNobody;

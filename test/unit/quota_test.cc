@@ -438,18 +438,41 @@ TEST_CASE("quota: a day after a boot, a clock that was once ahead by years is fo
   CHECK(c.Serves("api:a", 30) == 10);
 }
 
-TEST_CASE("quota: after two periods that began in their time a clock that was ahead is forgotten") {
-  Counter c;
-  c.SetDate(kNoon + 24h * 400);
-  CHECK(c.Serves("api:a", 10) == 10);
-  c.SetDate(kNoon);
-  for (int day = 0; day < 2; ++day) {
-    CHECK(c.Serves("api:a", 30) == (day == 0 ? 0 : 10));
-    c.At(kMidnight + day * 24h);
+TEST_CASE("quota: after a period that began in its time a clock that was ahead is in the way of none") {
+  for (const bool is_killed : {false, true}) {
+    CAPTURE(is_killed);
+    Counter c;
+    c.SetDate(kNoon + 24h * 400);
+    CHECK(c.Serves("api:a", 10) == 10);
+    c.SetDate(kNoon);
+    CHECK(c.Serves("api:a", 30) == 0);
+    c.At(kMidnight);
+    CHECK(c.Serves("api:a", 30) == 10);
+    for (const int days : {3, 30, 90}) {
+      if (is_killed) c.Kill();
+      c.SetDate(c.date + 24h * days);    // a machine that slept: its clock went on, the one of the core did not
+      CHECK(c.Serves("api:a", 30) == 10);
+      CHECK(c.Serves("api:a", 30) == 0);
+    }
   }
-  CHECK(c.Serves("api:a", 30) == 10);
-  c.SetDate(c.date + 24h * 10);    // a machine that slept: its clock went on, the one of the core did not
-  CHECK(c.Serves("api:a", 30) == 10);
+}
+
+TEST_CASE("quota: a clock that was ahead, and is set back and right again later, begins no period twice") {
+  for (const int boots : {0, 1, 2}) {    // no kill, a kill, a boot
+    CAPTURE(boots);
+    Counter c;
+    c.SetDate(kNoon + 24h * 400);
+    CHECK(c.Serves("api:a", 10) == 10);
+    c.SetDate(kNoon);
+    CHECK(c.Serves("api:a", 30) == 0);
+    c.At(kMidnight);
+    CHECK(c.Serves("api:a", 30) == 10);
+    for (const Duration days : {-48h, 48h, -72h, 72h}) {
+      if (boots > 0) c.Kill(std::byte(boots));
+      c.SetDate(c.date + days);
+      CHECK(c.Serves("api:a", 30) == 0);
+    }
+  }
 }
 
 TEST_CASE("quota: a date that boots set right in two steps begins no period again") {
