@@ -111,7 +111,7 @@ void Stays::TakeBack(std::uint32_t host, std::uint64_t hash, std::uint32_t place
 
 void Stays::Killed(std::uint32_t host) {
   for (const auto& [number, taken] : hosts_[host].places) {
-    for (const TagNumber tag : taken.tags) ledger_.Left(tag);
+    ForEachPaying(taken, [this](TagNumber tag) { ledger_.Left(tag); });
   }
   hosts_[host].places.clear();
 }

@@ -313,6 +313,20 @@ TEST_CASE("what hosts have counted of a quota outlives their processes where a f
   CHECK(run("", "kill").quota > 190);    // all hosts at once: nobody is left who knows
 }
 
+TEST_CASE("places of a tag that is charged are free when a host is killed, as its own tag's are") {
+  std::string text =
+      "[fleet]\nhosts = 2\nduration = \"60s\"\n[peers]\nperiod = \"1s\"\n"
+      "[[rule]]\nname = \"user\"\nmatch = \"*/*\"\nburst = 1000\nrate = 1000\nin_flight = 1000\nalso = [\"before /\"]\n"
+      "[[rule]]\nname = \"tenant\"\nburst = 1000\nrate = 1000\nin_flight = 10\n"
+      "[[workload]]\ntag = \"acme/bob\"\narrivals = \"steady\"\nrate = 4\ntakes = \"place\"\nlasts = \"1s\"\n";
+  for (int at = 5; at < 60; at += 5) {
+    text += fmt::format("[[fault]]\nkind = \"kill\"\nhost = {}\nat = \"{}s\"\nlasts = \"1s\"\n", at / 5 % 2, at);
+  }
+  const Measures m = Simulate(File(text), std::nullopt, 1).measures;
+  CHECK((m.places >= 4 && m.places <= 5));
+  CHECK(m.places_over == 0);
+}
+
 TEST_CASE("a static split divides quotas too") {
   const FleetFile file = File(kOverMidnight);
   const Measures m = Simulate(file, Share::kLocal, 1).measures;
