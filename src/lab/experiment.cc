@@ -110,7 +110,8 @@ Outcome Simulate(const FleetFile& file, const SharedAs& as, std::uint64_t seed,
 
   const WorldTime end = begin + file.fleet.duration;
   for (Workload workload : file.workloads) {
-    workload.until = workload.until == WorldTime::max() ? end : std::min(workload.until + later, end);
+    // One that goes on behind the end stays as it is: its rate moves until then.
+    workload.until = workload.until == WorldTime::max() ? end : workload.until + later;
     workload.from += later;
     fleet.Add(workload);
   }

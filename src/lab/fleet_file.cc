@@ -141,7 +141,8 @@ std::vector<Key<WorkloadTable>> WorkloadKeys() {
               "distributed."),
       Number<W>("quiet", "0", 0, 1, MEMBER(W, workload.quiet), "The part of *rate* that comes in a pause."),
       Number<W>("rate_at_end", "0", 0, 1e6, MEMBER(W, rate_at_end),
-                "What *rate* moves to between *from* and *until*, evenly; with 0 it stays."),
+                "What *rate* moves to between *from* and *until*, evenly; with 0 it stays. A move that goes on behind "
+                "the end of the run comes as far as the run lasts."),
       DurationKey<W>("flash_after", "\"0s\"", 0s, kLongest, MEMBER(W, workload.flash_after),
                      "When a flash crowd comes, counted from *from*."),
       DurationKey<W>("flash_lasts", "\"0s\"", 0s, kLongest, MEMBER(W, workload.flash_lasts), "How long it stays."),

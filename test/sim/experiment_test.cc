@@ -148,6 +148,15 @@ TEST_CASE("a trace is asked as it stands, and a rate moves to another one") {
   CHECK(rising.seconds.at(9).asked > 90);
 }
 
+TEST_CASE("a rate that moves beyond the end of a run has come as far as the run has") {
+  const Outcome rising = Simulate(
+      File("[fleet]\nduration = \"10s\"\n[[rule]]\nburst = 1e6\nrate = 100\n"
+           "[[workload]]\narrivals = \"steady\"\nrate = 1e-6\nrate_at_end = 100\nuntil = \"20s\"\n"),
+      std::nullopt, 1);
+  CHECK(rising.measures.asked == Approx(250).epsilon(0.02));
+  CHECK(rising.seconds.at(9).asked < 55);
+}
+
 // ---- Quotas ----
 
 // Ten queries a second, beginning a minute before midnight of the rule's time zone.
