@@ -8,6 +8,7 @@
 #include "lab/owning_hosts.h"
 #include "limiter/limit_of.h"
 #include "limiter/limiter.h"
+#include "penalty/penalties.h"
 #include "rule/rulebook.h"
 
 namespace dthrottle::lab {
@@ -56,7 +57,15 @@ FleetOptions OptionsOf(const ReplayOptions& options, std::uint32_t hosts, std::s
   return made;
 }
 
-// How long a bucket takes to be full from the deepest debt that hosts can get it into, and everything to be told.
+// How long after its latest refusal a tag differs from one that was never refused: it is penalized, or its next penalty
+// will be twice as long.
+Duration Remembered(const Penalty& penalty) {
+  if (penalty.after == 0) return {};
+  return penalty.doubling ? 2 * Penalties::kLongest : std::max(penalty.within, penalty.lasts);
+}
+
+// How long it takes until nothing is left of what was asked: a bucket is full from the deepest debt that hosts can get
+// it into, penalties are forgotten, and everything is told.
 Duration IdleMax(const Settings& settings, const Rulebook& rules, std::uint32_t hosts) {
   const double period = Seconds(settings.peers.period);
   double longest = 0, delay = 0;
@@ -67,6 +76,7 @@ Duration IdleMax(const Settings& settings, const Rulebook& rules, std::uint32_t 
   };
   for (const Rule& rule : rules.rules()) fill(rule.burst, rule.rate, rule.max_debt);
   for (const Override& o : rules.overrides()) fill(o.burst, o.rate, std::nullopt);
+  for (const Rule& rule : rules.rules()) longest = std::max(longest, Seconds(Remembered(rule.penalty)));
   if (rules.any_own()) longest = kIdleSecondsMax;
   return DurationOf(std::min(longest, kIdleSecondsMax)) + 10 * settings.peers.period + 10s;
 }
@@ -126,7 +136,7 @@ void Replay::Take(std::string_view line, bool cut) {
     const bool skips = passed > idle_max_ / kSecond;
     second_begins_ = std::min(kEnd, second_begins_ + (skips ? idle_max_ : passed * kSecond));
     second_ = {.time_s = question->time_s};
-    if (skips) SetDate();
+    if (skips) PassOver(passed);
   } else if (question->time_s < second_.time_s) {
     ++counts_.late;
     counts_.late_s_max = std::max(counts_.late_s_max, second_.time_s - question->time_s);
@@ -134,6 +144,14 @@ void Replay::Take(std::string_view line, bool cut) {
   pending_.Add(*question);
   // So many in one second that they do not fit: the others of it come at its end.
   if (pending_.bytes() > kPendingBytesMax) AskPending();
+}
+
+// So many seconds of the log have taken the fleets no more than idle_max_.
+void Replay::PassOver(std::int64_t seconds) {
+  const Duration over = std::min<std::int64_t>(seconds, kEnd.time_since_epoch() / kSecond) * kSecond - idle_max_;
+  hosts_.requests.PassOver(over);
+  one_.requests.PassOver(over);
+  SetDate();
 }
 
 // So that the date is the log's when the second begins. Where that is none, there is one all the same.

@@ -2,7 +2,8 @@
 //
 // A log tells seconds, so the requests of one second are spread evenly over it. Logs are written when requests end, so
 // a line may be earlier than the one before: it is taken as of the second under way, and counted. Time in which nobody
-// asks is passed over once it is long enough for every bucket to be full again, whatever was owed.
+// asks is passed over once it is long enough for every bucket to be full again, whatever was owed, and every penalty to
+// be forgotten. What ends at a time, such as a hold, ends by the log's.
 //
 // Beside the fleet there is one host of its own that is asked everything: one bucket for all. What a request has for a
 // while ends on both when the log says so.
@@ -127,6 +128,7 @@ class Replay {
   void ExpireHolds();
   void AskPending();
   void CloseSecond();
+  void PassOver(std::int64_t seconds);
   void SetDate();
   std::uint32_t HostFor(const LoggedQuestion& question);
 

@@ -159,6 +159,12 @@ void Requests::Run(WorldTime until) {
   fleet_.Run(until);
 }
 
+void Requests::PassOver(Duration time) {
+  std::set<std::pair<WorldTime, std::string>> earlier;
+  for (const auto& [at, name] : leaving_) earlier.emplace(std::max(at - time, fleet_.now()), name);
+  leaving_ = std::move(earlier);
+}
+
 // Requests whose places are taken back lose them, as connections that are closed do.
 void Requests::TakeBack(std::uint32_t host, std::uint64_t hash, std::uint32_t places) {
   const Table& table = fleet_.host(host).limiter().table();

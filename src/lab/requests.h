@@ -35,6 +35,8 @@ class Requests {
 
   // Runs the fleet until then. Places that were taken for some time end with it.
   void Run(WorldTime until);
+  // So much of the log's time is none of the fleet's. Such places end by the log's.
+  void PassOver(Duration time);
 
   // The host where the request has something; none: it has nothing.
   std::optional<std::uint32_t> HostOf(std::string_view request) const;

@@ -191,6 +191,26 @@ TEST_CASE("long silence is passed over, and a leap into a far year ends in good 
   CHECK(replay.counts().ideal_refused == 6);    // a full bucket again
 }
 
+TEST_CASE("a penalty ends in a silence as it does while others ask") {
+  constexpr std::string_view kRule = "[[rule]]\nburst = 5\nrate = 1\npenalty = {{ after = 3, lasts = \"10m\"{} }}\n";
+  const auto refused = [](std::string_view more, std::vector<std::int64_t> begins) {
+    Replay replay(Options(fmt::format(fmt::runtime(kRule), more), 2));
+    std::vector<std::uint64_t> each;
+    replay.OnSecond([&](const ReplaySecond& second) { each.push_back(second.ideal_refused); });
+    for (const std::int64_t begin : begins) {
+      for (int i = 0; i < 10; ++i) replay.Take(Line(begin, "a"));
+    }
+    replay.Finish();
+    CHECK(replay.counts().refused <= replay.counts().ideal_refused);    // each of two hosts has a burst
+    return each;
+  };
+  using Refused = std::vector<std::uint64_t>;
+  CHECK(refused("", {0, 300, 7200, 7500}) == Refused{5, 10, 5, 10});
+  // The second one is twice as long, and the first one is forgotten once that has ended for as long as it lasted.
+  CHECK(refused(", doubling = true", {0, 900, 900 + 1100, 900 + 1300}) == Refused{5, 5, 10, 5});
+  CHECK(refused(", doubling = true", {0, 1500, 1500 + 700}) == Refused{5, 5, 5});
+}
+
 TEST_CASE("a silence that is short of what a bucket needs is not cut") {
   Replay replay(Options("[[rule]]\nburst = 5\nrate = 0.01\nshare = \"local\"\n", 1));
   for (int i = 0; i < 8; ++i) replay.Take(Line(0, "a"));
@@ -398,6 +418,17 @@ TEST_CASE("places that a line takes for some time end with it") {
   CHECK((replay.counts().refused == 25 && replay.counts().busy == 25));    // every fourth
   CHECK(replay.requests().places == 175);
   CHECK(replay.requests().places_max == 3);
+}
+
+TEST_CASE("places that a line takes for some time end in a silence by the time of the log") {
+  Replay replay(Options("[[rule]]\nname = \"calls\"\nburst = 1000\nrate = 1000\nin_flight = 3\n", 1));
+  std::vector<std::uint64_t> refused;
+  replay.OnSecond([&](const ReplaySecond& second) { refused.push_back(second.refused); });
+  for (int i = 0; i < 3; ++i) replay.Take(Asks(0, "- enter lasts=1h 1 t"));
+  for (const int second : {1800, 3599, 3602, 9000}) replay.Take(Asks(second, "- enter lasts=1s 1 t"));
+  replay.Finish();
+  CHECK(refused == std::vector<std::uint64_t>{0, 1, 1, 0, 0});
+  CHECK(replay.counts().ideal_refused == 2);
 }
 
 TEST_CASE("what a request has is at the host where it was taken") {
