@@ -179,7 +179,8 @@ std::vector<Key<WorkloadTable>> WorkloadKeys() {
       Number<W>("released", "0", 0, 1, MEMBER(W, workload.released), "The part of holds that are given back whole."),
       Number<W>("lost", "0", 0, 1, MEMBER(W, workload.lost),
                 "The part of holds that nobody settles. They come back whole after *ttl*."),
-      DurationKey<W>("ttl", "\"1m\"", 1ms, kLongest, MEMBER(W, workload.ttl), "The time that a hold is taken for."),
+      DurationKey<W>("ttl", "\"1m\"", 1ms, kLongest, MEMBER(W, workload.ttl),
+                     "The time that a hold is taken for. If it lasts longer it comes back whole then, and is lost."),
       TextList<W>("with", "a list of texts as *tag*", MEMBER(W, workload.with),
                   "Further tags of the same question, 15 at most. It is served if all of its tags have what it costs, and "
                   "then all of them pay.",

@@ -87,6 +87,8 @@ class Ledger {
 
   // So many of `cost` tokens that were held have been used.
   void Settled(TagNumber tag, std::uint32_t host, Cost cost, Cost used, WorldTime now);
+  // So many tokens of a hold are used that nobody is charged, as it has come back.
+  void UsedLate(TagNumber tag, Cost used, WorldTime now) { accounts_[tag].Use(used, now); }
   void Entered(TagNumber tag);
   void Left(TagNumber tag) { --accounts_[tag].places; }
 

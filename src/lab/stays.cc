@@ -60,6 +60,7 @@ void Stays::EndHold(const Taken& taken, std::uint32_t table) {
     host.Settles({{ledger_.account(tag).tag, false}, taken.cost}, taken.since, stay.used, fleet_.now());
     ledger_.ForEachPaying(tag, [&](TagNumber pays) {
       ledger_.Settled(pays, taken.host, taken.cost, stay.used, fleet_.now());
+      ledger_.UsedLate(pays, stay.used_late, fleet_.now());
     });
     counts_.returned += taken.cost - std::min(taken.cost, stay.used);
     counts_.exceeded += stay.used - std::min(taken.cost, stay.used);

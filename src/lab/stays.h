@@ -23,7 +23,7 @@ class Fleet;
 struct StayCounts {
   std::uint64_t holds = 0;     // taken
   std::uint64_t settled = 0;   // of them: committed or released
-  std::uint64_t lost = 0;      // ended by their time, or with a table
+  std::uint64_t lost = 0;      // ended by their time, used or not, or with a table
   std::uint64_t held = 0, returned = 0, exceeded = 0;    // tokens; those that came back, and those beyond what was held
   std::uint64_t places = 0;    // taken
   std::uint64_t taken_back = 0;    // because a host's part of them became smaller

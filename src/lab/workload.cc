@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/check.h"
 
@@ -67,6 +68,11 @@ Stay ArrivalStream::PickStay() {
   stay.lost = fate < workload_.lost;
   if (fate < workload_.lost + workload_.released) stay.used = 0;
   if (stay.lost) stay.lasts = workload_.ttl;
+  if (stay.lasts <= workload_.ttl) return stay;
+  // It comes back whole before it is settled, and what it was taken for goes on (protocol/ask.md 20).
+  stay.lost = true;
+  stay.lasts = workload_.ttl;
+  stay.used_late = std::exchange(stay.used, 0);
   return stay;
 }
 

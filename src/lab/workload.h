@@ -54,7 +54,7 @@ struct Workload {
   Duration lasts = std::chrono::seconds(1);      // a hold, or a place; on average, where `poisson`
   Cost used_min = 0, used_max = 0;    // tokens that a hold has used, evenly distributed; used_max 0: what it costs
   double released = 0, lost = 0;      // parts of the holds that have used nothing: given back, or never settled
-  Duration ttl = std::chrono::minutes(1);    // after which what is never settled comes back
+  Duration ttl = std::chrono::minutes(1);    // after which what is not settled comes back
 
   // A query is a question about a tag of these as well, and is served if all of its tags have what it costs. Each is one
   // tag, or `with_tags` of them, numbered and all alike.
@@ -92,7 +92,8 @@ struct Stay {
   Workload::Takes takes{};
   Duration lasts{};
   Cost used = 0;        // tokens of each tag, of a hold
-  bool lost = false;    // nobody settles it
+  bool lost = false;    // nobody settles it while it lasts
+  Cost used_late = 0;    // tokens of each tag, of a hold that goes on when its time is over and it has come back
 };
 
 struct Arrival {

@@ -514,6 +514,25 @@ TEST_CASE("holds that are given back, or that nobody settles, have used nothing"
   CHECK((m.lost > 0.2 * m.holds && m.lost < 0.3 * m.holds));
 }
 
+TEST_CASE("a hold that lasts longer than its time comes back whole, and what it uses then is beyond the limit") {
+  const auto run = [](const char* ttl) {
+    return Simulate(File(fmt::format("[fleet]\nhosts = 1\nduration = \"5s\"\ndrift_ppm = 0\n"
+                                     "[[rule]]\nburst = 100\nrate = 0.1\n[[workload]]\narrivals = \"steady\"\n"
+                                     "rate = 20\ntakes = \"hold\"\ncost = 10\nlasts = \"20s\"\nttl = \"{}\"\n",
+                                     ttl)),
+                    std::nullopt, 1)
+        .measures;
+  };
+  const Measures in_time = run("20s");
+  CHECK((in_time.holds == 10 && in_time.lost == 0 && in_time.returned == 0 && in_time.overused == 0));
+  // A hundred tokens are held anew each second, and all of them are used.
+  const Measures late = run("1s");
+  CHECK(late.holds == Approx(50).margin(1));
+  CHECK((late.lost == Approx(40).margin(1) && late.returned == Approx(80).margin(2)));
+  CHECK(late.overused == Approx(298).margin(12));
+  CHECK(late.served == late.ideal);
+}
+
 TEST_CASE("holds that use little of what they hold are divided by what they use") {
   for (const char* among : {"level", "ratio"}) {
     CAPTURE(among);
