@@ -99,7 +99,7 @@ Fleet::Fleet(const FleetOptions& options, std::uint64_t seed)
 
 void Fleet::Add(const Workload& workload) {
   Running& running = workloads_.emplace_back();
-  running.take = [stream = ArrivalStream(workload, hosts_.size(), Prng(prng().Next()))]() mutable {
+  running.take = [stream = ArrivalStream(workload, hosts_.size(), seed_, Prng(prng().Next()))]() mutable {
     return stream.Next();
   };
   for (std::size_t i = 0; i < TagsOf(workload); ++i) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/siphash.h"
 #include "lab/dividing_hosts.h"
 #include "lab/owning_hosts.h"
 #include "limiter/limit_of.h"
@@ -295,7 +294,7 @@ std::uint32_t Replay::HostFor(const LoggedQuestion& question) {
     case ReplayOptions::Spread::kRandom:
       return static_cast<std::uint32_t>(prng_.Below(options_.hosts));
     case ReplayOptions::Spread::kSticky:
-      return static_cast<std::uint32_t>(SipHash<1, 3>({options_.seed, 0}, question.tags[0].name) % options_.hosts);
+      return HostOfTag(question.tags[0].name, options_.hosts, options_.seed);
     case ReplayOptions::Spread::kRoundRobin:
       return turn_++ % options_.hosts;
   }

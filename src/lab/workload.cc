@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/siphash.h"
 
 namespace dthrottle::lab {
 
@@ -14,7 +15,11 @@ constexpr int kRateSteps = 100;    // in which a rate moves to another one
 
 }    // namespace
 
-ArrivalStream::ArrivalStream(const Workload& workload, std::size_t hosts, Prng prng)
+std::uint32_t HostOfTag(std::string_view tag, std::size_t hosts, std::uint64_t seed) {
+  return static_cast<std::uint32_t>(SipHash<1, 3>({seed, 0}, tag) % hosts);
+}
+
+ArrivalStream::ArrivalStream(const Workload& workload, std::size_t hosts, std::uint64_t seed, Prng prng)
     : workload_(workload),
       hosts_(hosts),
       prng_(prng),
@@ -23,6 +28,8 @@ ArrivalStream::ArrivalStream(const Workload& workload, std::size_t hosts, Prng p
   DT_CHECK(workload.rate > 0 && workload.tags > 0 && hosts > 0 && workload.group > 0 && workload.group <= hosts);
   DT_CHECK(workload.off == Duration::zero() || workload.on > Duration::zero());
   DT_CHECK(!workload.rate_at_end || workload.until < WorldTime::max());
+  if (workload.spread != Workload::Spread::kSticky) return;
+  for (std::size_t i = 0; i < workload.tags; ++i) hosts_of_tags_.push_back(HostOfTag(TagOf(workload, i), hosts, seed));
 }
 
 // The rate is constant between changes, so the next query comes when its integral has grown by one, or by an
@@ -122,7 +129,7 @@ std::uint32_t ArrivalStream::PickHost(std::size_t tag) {
     case Workload::Spread::kZipf:
       return static_cast<std::uint32_t>(host_ranks_(prng_));
     case Workload::Spread::kSticky:
-      return static_cast<std::uint32_t>(Prng(tag).Below(hosts_));
+      return hosts_of_tags_[tag];
     case Workload::Spread::kGroup:
       for (; since_ >= group_until_; group_until_ += workload_.stays) {
         const auto further =

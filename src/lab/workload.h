@@ -106,9 +106,13 @@ struct Arrival {
   std::optional<Stay> stay{};         // of what takes more than tokens
 };
 
+// The host that all queries about the tag go to where they are sticky.
+std::uint32_t HostOfTag(std::string_view tag, std::size_t hosts, std::uint64_t seed);
+
 class ArrivalStream {
  public:
-  ArrivalStream(const Workload& workload, std::size_t hosts, Prng prng);
+  // `seed`: of the hosts that tags stick to, the same for all workloads of a fleet.
+  ArrivalStream(const Workload& workload, std::size_t hosts, std::uint64_t seed, Prng prng);
 
   // None when the workload is over.
   std::optional<Arrival> Next();
@@ -125,6 +129,7 @@ class ArrivalStream {
   std::size_t hosts_;
   Prng prng_;
   Zipf host_ranks_, tag_ranks_;
+  std::vector<std::uint32_t> hosts_of_tags_;    // of kSticky
   Duration since_{};    // workload_.from
   double part_ = 0;     // of a nanosecond, beyond that
   bool on_ = false;

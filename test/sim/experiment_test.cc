@@ -719,7 +719,8 @@ TEST_CASE("hosts that divide a limit never exceed it, and have it where it is as
   const std::string fleet =
       "[fleet]\nhosts = 4\n[[rule]]\nburst = 100\nrate = 100\n[[workload]]\nrate = 200\nspread = \"sticky\"\n";
   const auto without_its_host = [&](const char* kind) {
-    return Simulate(File(fleet + fmt::format("[[fault]]\nkind = \"{}\"\nat = \"30s\"\nlasts = \"9s\"\n", kind)),
+    return Simulate(File(fleet + fmt::format("[[fault]]\nkind = \"{}\"\nhost = {}\nat = \"30s\"\nlasts = \"9s\"\n",
+                                             kind, HostOfTag("client", 4, 1))),
                     Share::kCapacity, 1);
   };
   const Outcome divided = Simulate(File(fleet), Share::kCapacity, 1);

@@ -104,7 +104,7 @@ TEST_CASE("a frame to many hosts arrives at each of them in its turn, whatever h
 // ---- Workloads ----
 
 std::vector<Arrival> Arrivals(const Workload& workload, std::size_t hosts = 4, std::uint64_t seed = 1) {
-  ArrivalStream stream(workload, hosts, Prng(seed));
+  ArrivalStream stream(workload, hosts, seed, Prng(seed));
   std::vector<Arrival> all;
   while (const auto next = stream.Next()) all.push_back(*next);
   return all;
@@ -170,6 +170,18 @@ TEST_CASE("a workload spreads as it says, and the same from the same seed") {
     CHECK(of_tag.size() == 10);
     for (const auto& [tag, where] : of_tag) CHECK(where.size() == 1);
     CHECK(hosts.size() > 1);
+  }
+  SECTION("sticky: by the tag itself, in whichever workload it is") {
+    w.spread = Workload::Spread::kSticky, w.until = After(1s), w.tags = 1;
+    const auto host_of = [&](std::string tag) {
+      w.tag = std::move(tag);
+      return Arrivals(w).at(0).host;
+    };
+    for (const char* tag : {"a", "b", "c", "d", "e", "f", "g", "h"}) ++hosts[host_of(tag)];
+    CHECK(hosts.size() > 2);
+    const std::uint32_t seventh = host_of("client7");
+    w.tag = "client", w.tags = 10, w.until = After(100s);
+    for (const Arrival& a : Arrivals(w)) CHECK((a.tag != 7 || a.host == seventh));
   }
   SECTION("tags by Zipf") {
     w.tag_exponent = 1;
