@@ -38,7 +38,8 @@ std::shared_ptr<const Rulebook> RulesUnder(const FleetFile& file, std::optional<
     TakeEqualPart(o, file.fleet.hosts);
     if (o.quota) o.quota = SplitQuota(*o.quota, file.fleet.hosts);
   }
-  return std::make_shared<Rulebook>(std::move(rules), std::move(overrides));
+  const std::uint32_t parts = scheme == Share::kLocal ? file.fleet.hosts : 1;
+  return std::make_shared<Rulebook>(std::move(rules), std::move(overrides), parts);
 }
 
 // Tags that are asked for, and as many as may be charged with them.

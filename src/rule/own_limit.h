@@ -35,12 +35,15 @@ struct OwnLimit {
 
   bool can_be() const { return requests > 0 && requests <= kRequestsMax && seconds > 0; }
 
-  // REQUIRES: can_be().
-  Shape ToShape() const {
+  // What each of so many hosts has that divide it equally (as TakeEqualPart does with a rule's). REQUIRES: can_be();
+  // parts >= 1.
+  Shape ToShape(std::uint32_t parts = 1) const {
     constexpr Ticks kTicksPerSecond = 1'000'000'000 * kTicksPerNanosecond;
-    DT_CHECK(can_be());
+    constexpr Ticks kSlowest = kTicksPerSecond * static_cast<Ticks>(kRefillSecondsMax);
+    DT_CHECK(can_be() && parts >= 1);
     const Ticks interval = seconds * kTicksPerSecond / requests;
-    return {interval, interval * requests};
+    const Ticks of_part = interval > kSlowest / parts ? kSlowest : interval * parts;
+    return {of_part, requests < parts ? of_part : interval * requests};
   }
 };
 

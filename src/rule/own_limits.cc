@@ -71,7 +71,7 @@ std::optional<std::size_t> OwnLimits::Find(const OwnLimit& limit, const Rule& ru
   places_[place].told_by = told_by;
   Limit& made = limits_[place];
   made = its;
-  made.shape = limit.ToShape();
+  made.shape = limit.ToShape(parts_);
   if (rule.max_debt.has_value()) made.max_debt = TicksOf(*rule.max_debt, made.shape);
   places_[place].key.store(key, std::memory_order_release);
   return place;
@@ -111,7 +111,7 @@ void OwnLimits::EndOld() {
 double OwnLimits::rate(std::size_t place) const {
   const std::uint64_t key = places_[place].key.load(std::memory_order_acquire);
   const std::uint64_t requests = key & ((1 << kRequestsBits) - 1), seconds = key >> kRequestsBits & ((1 << kSecondsBits) - 1);
-  return static_cast<double>(requests) / static_cast<double>(seconds);
+  return static_cast<double>(requests) / static_cast<double>(seconds) / parts_;
 }
 
 }    // namespace dthrottle

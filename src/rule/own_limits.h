@@ -32,8 +32,9 @@ class OwnLimits {
   // Places that limits may take which only peers have named. A peer may have as many of these as are left.
   static constexpr std::size_t kPeersMost = kMost / 4 * 3;
 
-  // Limits are written to the kRoom that begin at `limits`, which must outlive this object.
-  explicit OwnLimits(Limit* limits) : limits_(limits), places_(new Place[kRoom]()) {}
+  // Limits are written to the kRoom that begin at `limits`, which must outlive this object. Each is one of `parts`
+  // equal parts of what a tag names.
+  OwnLimits(Limit* limits, std::uint32_t parts) : limits_(limits), parts_(parts), places_(new Place[kRoom]()) {}
 
   // The place in `limits` of the limit under a rule, which is `its` but for burst and rate. None, and counted: there is
   // no room. REQUIRES: limit.can_be(); a rule comes with the same limit each time.
@@ -67,6 +68,7 @@ class OwnLimits {
   bool HasRoomFor(Source source) const;
 
   Limit* const limits_;
+  const std::uint32_t parts_;
   const std::unique_ptr<Place[]> places_;
   mutable std::mutex mutex_;    // for what follows, and filling a place
   std::atomic<std::size_t> half_{0};

@@ -90,7 +90,7 @@ void Rulebook::AddPattern(std::uint32_t number, Networks& networks) {
   patterns_.push_back(std::move(pattern));
 }
 
-Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides)
+Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides, std::uint32_t own_parts)
     : rules_(std::move(rules)), overrides_(std::move(overrides)) {
   DT_CHECK(rules_.size() <= kRulesMax && overrides_.size() <= kOverridesMax);
   RuleFingerprint fingerprint, divided;
@@ -125,6 +125,7 @@ Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides)
     fingerprint.Add(Name(rule.mode));
     if (rule.max_own_limit > 0) fingerprint.Add(fmt::format("own {}", rule.max_own_limit));
   }
+  if (own_parts > 1) fingerprint.Add(fmt::format("own parts {}", own_parts));
   networks.Finish(patterns_);
   IndexPatterns();
   by_tag_.reserve(overrides_.size());
@@ -163,7 +164,7 @@ Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides)
   }
   if (std::ranges::any_of(rules_, [](const Rule& rule) { return rule.max_own_limit > 0; })) {
     limits_.resize(first_own() + OwnLimits::kRoom);
-    own_ = std::make_unique<OwnLimits>(&limits_[first_own()]);
+    own_ = std::make_unique<OwnLimits>(&limits_[first_own()], own_parts);
   }
 }
 

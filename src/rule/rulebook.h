@@ -61,8 +61,9 @@ class Rulebook {
   Rulebook() = default;    // no rules: every tag is served
 
   // REQUIRES: names and override tags are unique, at most one rule has no match, patterns compile, numbers are within
-  // the bounds of bucket/bucket.h, counts within those above.
-  Rulebook(std::vector<Rule> rules, std::vector<Override> overrides);
+  // the bounds of bucket/bucket.h, counts within those above. A limit that a tag names itself is divided into
+  // `own_parts` equal parts.
+  Rulebook(std::vector<Rule> rules, std::vector<Override> overrides, std::uint32_t own_parts = 1);
   Rulebook(const Rulebook&) = delete;
   Rulebook& operator=(const Rulebook&) = delete;
 

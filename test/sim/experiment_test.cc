@@ -279,6 +279,25 @@ TEST_CASE("hosts share a limit that a tag names itself as they share a rule's") 
   }
 }
 
+TEST_CASE("a static split divides a limit that a tag names itself") {
+  constexpr std::string_view kFleet =
+      "[fleet]\nhosts = 8\nduration = \"20s\"\n[[workload]]\ntag = \"edge|40/s\"\nrate = 500\n";
+  const auto run = [&](std::string_view rule) {
+    return Simulate(File(fmt::format("{}[[rule]]\n{}", kFleet, rule)), Share::kLocal, 1).measures;
+  };
+  const Measures rule = run("burst = 40\nrate = 40\n"), own = run("burst = 10\nrate = 1\nmax_own_limit = 100000\n");
+  CHECK(own.ideal == Approx(40 + 20 * 40).margin(2));
+  CHECK(own.ideal == rule.ideal);
+  CHECK(own.served == rule.served);
+  CHECK(own.excess <= 1);
+  // No bucket holds less than a token: five of eight hosts have one that the limit has no room for.
+  const Measures least = Simulate(File("[fleet]\nhosts = 8\nduration = \"20s\"\n[[rule]]\nburst = 10\nrate = 1\n"
+                                       "max_own_limit = 10\n[[workload]]\ntag = \"edge|3/d\"\nrate = 50\n"),
+                                  Share::kLocal, 1)
+                             .measures;
+  CHECK((least.ideal == 3 && least.served == 8));
+}
+
 TEST_CASE("hosts follow the calendar for as long as a run lasts") {
   const FleetFile file = File(
       "[fleet]\nhosts = 2\nduration = \"5h\"\n[peers]\nperiod = \"5s\"\n[[rule]]\nburst = 100\nrate = 10\n"
