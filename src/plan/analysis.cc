@@ -14,7 +14,6 @@ namespace dthrottle::plan {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr std::uint64_t kBatches = 64;
 constexpr std::uint64_t kStepsBetweenLooks = 1'000'000;    // of one node or link
 
 // The eigenvalue of (L - gamma/2 L^2)^+ that belongs to one of L.
@@ -152,8 +151,10 @@ double ExpectedOverThrottling(std::size_t nodes, double dispersion, double limit
 }
 
 std::optional<Estimate> SimulateDispersion(const Graph& graph, double gamma, std::span<const double> variances,
-                                           std::uint64_t rounds, Prng& prng, const Going& going) {
-  DT_CHECK(variances.size() == graph.size() && rounds >= 10 * kBatches);
+                                           const Simulation& simulation, Prng& prng, const Going& going) {
+  const std::uint64_t rounds = simulation.rounds;
+  const std::uint64_t batches = std::min(kBatchesMax, rounds / simulation.batch_min);
+  DT_CHECK(variances.size() == graph.size() && batches >= kBatchesMin);
   std::vector<double> p(graph.size(), 0.0);
   std::vector<double> deviations;
   for (const double variance : variances) deviations.push_back(std::sqrt(variance));
@@ -169,11 +170,11 @@ std::optional<Estimate> SimulateDispersion(const Graph& graph, double gamma, std
     for (std::size_t i = 0; i < p.size(); ++i) p[i] += move[i] + deviations[i] * normal(prng);
     return SquaredDistancesFromMean(p);
   };
-  const std::uint64_t settling = rounds / 10, batch = rounds / kBatches;
+  const std::uint64_t settling = rounds / 10, batch = rounds / batches;
   const std::uint64_t step = 1 + kStepsBetweenLooks / (graph.size() + graph.links().size());
   double total = 0, sum = 0, squares = 0;
-  std::uint64_t batches = 0;
-  for (std::uint64_t i = 1; i <= settling + kBatches * batch; ++i) {
+  std::uint64_t done = 0;    // batches
+  for (std::uint64_t i = 1; i <= settling + batches * batch; ++i) {
     const double distances = round();
     if (going && i % step == 0 &&
         !going("simulating", static_cast<double>(i) / static_cast<double>(settling + rounds))) {
@@ -185,10 +186,10 @@ std::optional<Estimate> SimulateDispersion(const Graph& graph, double gamma, std
     const double mean = std::exchange(total, 0) / static_cast<double>(batch);
     sum += mean;
     squares += mean * mean;
-    ++batches;
+    ++done;
   }
-  if (batches < 2) return std::nullopt;
-  const auto count = static_cast<double>(batches);
+  if (done < 2) return std::nullopt;
+  const auto count = static_cast<double>(done);
   const double mean = sum / count;
   const double variance = std::max(0.0, squares / count - mean * mean) / (count - 1);
   return Estimate{mean, std::sqrt(variance)};

@@ -76,10 +76,19 @@ struct Estimate {
   double standard_error = 0;    // of batch means
 };
 
-// Phi_ss by simulating eq (18) with normal v, after a tenth as many rounds to forget the start. `rounds` >= 640.
-// Slow to settle where Phi_cr is near 1. `going` is asked every so many rounds; where it says no, the rounds until then
-// count, or none are enough for an estimate. REQUIRES: Stable(gamma, LambdaN).
+// How many batches a simulation has. The standard error is right where a batch hardly depends on the one before,
+// but of fewer batches it would often be too small where few modes are slow.
+inline constexpr std::uint64_t kBatchesMin = 20, kBatchesMax = 64;
+
+struct Simulation {
+  std::uint64_t rounds = 0;       // at least kBatchesMin x batch_min
+  std::uint64_t batch_min = 1;    // of these, in which differences fade; above 0
+};
+
+// Phi_ss by simulating eq (18) with normal v, after a tenth as many rounds to forget the start. `going` is asked every
+// so many rounds; where it says no, the rounds until then count, or none are enough for an estimate. REQUIRES:
+// Stable(gamma, LambdaN).
 std::optional<Estimate> SimulateDispersion(const Graph& graph, double gamma, std::span<const double> variances,
-                                           std::uint64_t rounds, Prng& prng, const Going& going = {});
+                                           const Simulation& simulation, Prng& prng, const Going& going = {});
 
 }    // namespace dthrottle::plan

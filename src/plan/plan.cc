@@ -151,13 +151,14 @@ void AddWhole(Plan& plan, const Graph& graph, const Spectrum& spectrum, double v
 void AddSimulation(Plan& plan, const Graph& graph, const Question& question, Prng& prng, const Going& going) {
   const std::uint64_t rounds = RoundsToSimulate(graph, question);
   if (!plan.stable || rounds == 0) return;
-  // Where nothing else tells Phi_ss, a simulation that has not settled would mislead.
-  if (!plan.whole() && !question.rounds && 10 * plan.rounds_to_settle.value_or(kRoundsMax) > rounds) {
-    plan.rounds_to_simulate = 10 * plan.rounds_to_settle.value_or(kRoundsMax);
+  // A simulation that has not settled, or whose batches depend on each other, would mislead.
+  const std::uint64_t to_settle = plan.rounds_to_settle.value_or(kRoundsMax);
+  if (to_settle > rounds / kBatchesMin) {
+    plan.rounds_to_simulate = kBatchesMin * to_settle;
     return;
   }
   const std::vector<double> variances(graph.size(), question.sigma * question.sigma);
-  plan.simulated = SimulateDispersion(graph, plan.gamma, variances, rounds, prng, going);
+  plan.simulated = SimulateDispersion(graph, plan.gamma, variances, {rounds, to_settle}, prng, going);
 }
 
 // The same, as long as nobody has ended the work meanwhile.

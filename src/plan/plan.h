@@ -73,7 +73,7 @@ struct Plan {
   double dispersion_eq25 = kUnknown;                // (25), that for gamma -> 0
   std::optional<double> over_throttling;            // percent
   std::optional<Estimate> simulated;
-  std::uint64_t rounds_to_simulate = 0;      // until the start is forgotten, where that are too many to do it unasked
+  std::uint64_t rounds_to_simulate = 0;      // that a figure takes, where there were to be fewer
   std::vector<double> centrality;            // (23), one a node; empty: not computed
   std::vector<double> resistances;           // (2), one a link; empty: not computed
   std::vector<double> resistances_of_all;    // (2), n x n; empty unless there are few nodes

@@ -63,17 +63,15 @@ void Shape(std::string& out, const Plan& plan) {
 }
 
 void Dispersions(std::string& out, const Plan& plan) {
-  const std::string simulated =
-      plan.simulated ? fmt::format("{:.6g} +- {:.2g} simulated", plan.simulated->mean, plan.simulated->standard_error)
-                     : "";
-  if (!plan.whole()) {
-    const std::string why = plan.rounds_to_simulate > 0
-                                ? fmt::format("not simulated: that takes --rounds {}", plan.rounds_to_simulate)
-                                : "not simulated";
-    return Line(out, "Phi_ss", plan.simulated ? simulated : why);
+  std::string simulated;
+  if (plan.simulated) {
+    simulated = fmt::format("{:.6g} +- {:.2g} simulated", plan.simulated->mean, plan.simulated->standard_error);
+  } else if (plan.rounds_to_simulate > 0) {
+    simulated = fmt::format("not simulated: that takes --rounds {}", plan.rounds_to_simulate);
   }
+  if (!plan.whole()) return Line(out, "Phi_ss", simulated.empty() ? "not simulated" : simulated);
   Line(out, "Phi_ss", fmt::format("{} (20), Cov(v) = sigma^2 I", Value(plan.dispersion)));
-  if (plan.simulated) Line(out, "", simulated);
+  if (!simulated.empty()) Line(out, "", simulated);
   if (plan.dispersion_of_covariance) {
     Line(out, "", fmt::format("{} (20), Cov(v) as given", Value(*plan.dispersion_of_covariance)));
   }

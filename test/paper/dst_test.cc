@@ -378,7 +378,7 @@ TEST_CASE("DST Theorem 1 (20): the closed form is within 2 % of a simulation of 
     Values variances(graph.size());
     for (double& variance : variances) variance = 0.5 + 3 * Uniform(prng);
     const double expected = Dispersion(spectrum, gamma, variances);
-    const Estimate estimate = *SimulateDispersion(graph, gamma, variances, 200'000, prng);
+    const Estimate estimate = *SimulateDispersion(graph, gamma, variances, {.rounds = 200'000}, prng);
     CAPTURE(expected, estimate.mean, estimate.standard_error);
     CHECK(std::abs(estimate.mean - expected) < 0.02 * expected);
     CHECK(std::abs(estimate.mean - expected) < 5 * estimate.standard_error);

@@ -60,14 +60,34 @@ class Plan(SystemTest):
             self.assertLess(found["most_robust"]["gap"], 1e-3)
 
     def test_text_has_everything_and_is_aligned(self):
-        done = plan("dst:1", "--gamma", 0.02, "--limit", 372, "--period", 5, "--rounds", 10000, "--no-weights")
+        done = plan("dst:1", "--gamma", 0.02, "--limit", 372, "--period", 5, "--rounds", 20000, "--no-weights")
         self.assertEqual((done.returncode, done.stderr), (EX_OK, ""))
         for words in ("lambda_2 0.156091", "gamma 0.422583 (27)", "gamma 0.379872 (31): Phi_ss 22.9851", "0.996878 (15)",
-                      "1473 rounds, 2.05 h", "334.796 (20)", "simulated", "6.69593 (24)", "6.65 (25)", "6.205 %",
+                      "1473 rounds, 2.05 h", "334.796 (20)", " +- ", " simulated", "6.69593 (24)", "6.65 (25)", "6.205 %",
                       "0.166667 (GDRL 15)", "133 over all pairs"):
             self.assertIn(words, done.stdout)
         table = re.search(r"^node .*\n((?:.+\n){10})", done.stdout, re.M).group(1)
         self.assertEqual(len({len(line) for line in table.splitlines()}), 1)
+
+    def test_a_graph_that_is_slow_is_simulated_only_for_long_enough(self):
+        for graph, gamma, rounds in (("path:100", 0.02, ()), ("path:30", 0.1, ("--rounds", 5000))):
+            with self.subTest(graph):
+                options = (graph, "--gamma", gamma, "--no-weights", "--suggest", 0)
+                found = json.loads(plan(*options, *rounds, "--json").stdout)
+                self.assertIsNone(found["phi_ss_simulated"])
+                needed = 20 * found["rounds_to_settle"]
+                self.assertIn(f"not simulated: that takes --rounds {needed}\n", plan(*options, *rounds).stdout)
+        # As far from the formula as the standard error has it.
+        distances = []
+        for seed in range(8):
+            found = json.loads(plan(*options, "--rounds", needed, "--seed", seed, "--json").stdout)
+            simulated = found["phi_ss_simulated"]
+            distances.append((simulated["mean"] - found["phi_ss"]) / simulated["standard_error"])
+        self.assertLess(max(map(abs, distances)), 5, distances)
+        self.assertLess(sum(z * z for z in distances) / 8, 3, distances)
+        slow = plan("ring:10000", "--no-weights", "--rounds", 1000).stdout
+        self.assertRegex(slow, r"(?m)^Phi_ss +not simulated: that takes --rounds \d+$")
+        self.assertIn("\nPhi_ss             not simulated\n", plan("ring:1200", "--no-weights", "--rounds", 0).stdout)
 
     def test_the_same_seed_simulates_the_same(self):
         runs = [self.simulated(seed) for seed in (1, 1, 2)]
