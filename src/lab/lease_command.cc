@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <memory>
 
 #include "io/csv.h"
@@ -38,11 +39,14 @@ LeaseScenario ScenarioOf(const LeaseOptions& options) {
   return scenario;
 }
 
-// "median (10th to 90th percentile)".
+// "median (10th to 90th percentile)". What is between two runs is on the line from one to the other.
 std::string SpreadOf(std::vector<double> values, std::string_view unit) {
   std::sort(values.begin(), values.end());
   const auto at = [&](double p) {
-    return values[static_cast<std::size_t>(p * static_cast<double>(values.size() - 1))];
+    const double place = p * static_cast<double>(values.size() - 1);
+    const auto below = static_cast<std::size_t>(place);
+    const std::size_t above = std::min(below + 1, values.size() - 1);
+    return std::lerp(values[below], values[above], place - static_cast<double>(below));
   };
   if (values.size() == 1) return fmt::format("{:.2f}{}", values[0], unit);
   return fmt::format("{:.2f}{} ({:.2f} to {:.2f})", at(0.5), unit, at(0.1), at(0.9));

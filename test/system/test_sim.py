@@ -210,6 +210,20 @@ class Sim(SystemTest):
         self.assertIn("/no/gnuplot is not installed (package gnuplot-nox)", done.stderr)
         self.assertIn("over", done.stdout)
 
+    # ---- lease ----
+
+    def test_the_median_of_two_runs_is_between_them(self):
+        def highest(*options):
+            out = self.ran("lease", "--minutes", 30, *options)
+            found = re.search(r"(?m)^highest +([\d.]+) %(?: \(([\d.]+) to ([\d.]+)\))?$", out)
+            return [float(x) for x in found.groups("0")]
+
+        first, second = sorted(highest("--seed", seed)[0] for seed in (1, 2))
+        self.assertLess(first, second)
+        expected = [first + part * (second - first) for part in (0.5, 0.1, 0.9)]
+        for found, right in zip(highest("--seeds", 2), expected):
+            self.assertAlmostEqual(found, right, delta=0.011)
+
     # ---- replay ----
 
     def replay(self, log, *options, rules=RULES):
