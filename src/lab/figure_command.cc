@@ -131,11 +131,15 @@ void AddFigureCommand(CLI::App& app, int& status) {
       ->check(CLI::Range(3, 1000));
   command->add_option("--rounds", make.rounds, "Instead of the source's: how far the x axis goes")
       ->check(CLI::Range(10, 10'000'000));
-  command->add_flag("--network", options->network, "Let hosts run the exchange of the daemon over a network");
+  CLI::Option* network =
+      command->add_flag("--network", options->network, "Let hosts run the exchange of the daemon over a network");
   command->add_option("--loss", options->loss, "With --network: part of the frames that get lost")
       ->check(NumberFrom(0, 0.9))
+      ->needs(network)
       ->capture_default_str();
-  command->add_option("--delay", options->delay, "With --network: the longest delay of a frame")->capture_default_str();
+  command->add_option("--delay", options->delay, "With --network: the longest delay of a frame")
+      ->needs(network)
+      ->capture_default_str();
   command->add_flag("--csv", options->csv, "Write the data of each figure to FIGURE.csv");
   command->add_flag("--svg", options->svg, "Draw FIGURE.svg");
   command->add_flag("--png", options->png, "Draw FIGURE.png");

@@ -26,7 +26,7 @@ Effort EffortOf(const FleetFileOptions& options, Progress& progress, std::string
 
 
 struct OutputOptions {
-  std::string csv, measures, plot, gnuplot = "gnuplot";    // empty: not asked for
+  std::string csv{}, measures{}, plot{}, gnuplot = "gnuplot";    // empty: not asked for
 };
 
 void AddFleetOptions(CLI::App& command, FleetFileOptions& options);

@@ -14,6 +14,7 @@
 #include "io/progress.h"
 #include "lab/command.h"
 #include "lab/effort.h"
+#include "lab/fleet_options.h"
 #include "lab/lease_fleet.h"
 
 namespace dthrottle::lab {
@@ -95,6 +96,7 @@ Picture Chart(const std::vector<LeaseSample>& samples) {
 }
 
 int RunCommand(const LeaseOptions& options) {
+  if (const int status = CheckOutputs({.csv = options.csv, .plot = options.picture}); status != EX_OK) return status;
   const LeaseScenario scenario = ScenarioOf(options);
   std::optional<Progress> progress("dthrottle-sim");
   std::vector<std::optional<LeaseRun>> made(options.seeds);
@@ -120,7 +122,7 @@ int RunCommand(const LeaseOptions& options) {
   if (const int status = WriteFile(options.csv, Table(first.samples)); status != EX_OK) return status;
   if (options.picture.empty()) return UnlessInterrupted(EX_OK, interrupted);
   const auto drawn = DrawPicture(Chart(first.samples), options.picture, options.gnuplot);
-  return drawn ? UnlessInterrupted(EX_OK, interrupted) : Complain(EX_CANTCREAT, drawn.error().message);
+  return drawn ? UnlessInterrupted(EX_OK, interrupted) : Complain(EX_UNAVAILABLE, "no plot: " + drawn.error().message);
 }
 
 }    // namespace

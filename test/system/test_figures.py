@@ -90,6 +90,13 @@ class Figures(SystemTest):
         self.assertEqual((done.returncode, done.stdout), (EX_USAGE, ""))
         self.assertIn("--network: hosts tell each other nothing in gdrl-5", done.stderr)
 
+    def test_loss_and_delay_without_a_network_are_refused(self):
+        for option, value in (("--loss", 0.5), ("--delay", "10s"), ("--loss", 0.01)):
+            with self.subTest(option=option):
+                done = figure("gdrl-4", option, value)
+                self.assertEqual((done.returncode, done.stdout), (EX_USAGE, ""))
+                self.assertIn(f"{option} requires --network", done.stderr)
+
     def test_other_numbers_than_the_source_s_are_taken_where_the_figure_has_them(self):
         table = figure("gdrl-4", "--nodes", 20, "--load", 0.8, "--alpha", 0.01, "--gain", 0.2, "--rounds", 3000).stdout
         self.assertRegex(table, r"(?m)^  exact: rounds to 0\.95 +\d+$")

@@ -204,6 +204,20 @@ class Sim(SystemTest):
             self.assertTrue(picture.startswith(magic))
             self.assertGreater(len(picture), 3000)
 
+    def test_a_picture_of_leases_that_cannot_be_is_said_as_everywhere(self):
+        lease = ("lease", "--scenario", "one", "--minutes", 2)
+        done = sim(*lease, "--plot", self.directory / "x.svg", "--gnuplot", "/no/gnuplot")
+        self.assertEqual(done.returncode, EX_UNAVAILABLE)
+        self.assertIn("/no/gnuplot is not installed (package gnuplot-nox)", done.stderr)
+        self.assertIn("highest", done.stdout)
+        for options, status, words in ((("--plot", "a.pdf"), EX_USAGE, "--plot: a.pdf: .svg or .png is drawn"),
+                                       (("--plot", "/no/a.svg"), EX_CANTCREAT, "/no/a.svg: there is no directory /no"),
+                                       (("--csv", "/no/dir/x"), EX_CANTCREAT, "/no/dir/x: there is no directory /no/dir")):
+            with self.subTest(options=options):
+                done = sim(*lease, *options)
+                self.assertEqual((done.returncode, done.stdout), (status, ""), done.stderr)
+                self.assertIn(words, done.stderr)
+
     def test_what_is_missing_is_said(self):
         done = sim("run", "-", "--gnuplot", "/no/gnuplot", "--plot", self.directory / "x.svg", text=FLEET)
         self.assertEqual(done.returncode, EX_UNAVAILABLE)
