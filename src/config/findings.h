@@ -18,8 +18,11 @@ class Findings {
  public:
   using Place = LoadedSettings::Place;
 
-  // `fleet`: the file is of a program that has tables of its own, such as a simulated fleet.
-  Findings(LoadedSettings& loaded, bool fleet) : loaded_(loaded), fleet_(fleet) {}
+  // Whose file it is: a daemon's; a daemon's, of which a program takes the rules for hosts of its own; or that of a
+  // program that has tables of its own, such as a simulated fleet.
+  enum class Reader { kDaemon, kRehearsal, kFleet };
+
+  Findings(LoadedSettings& loaded, Reader reader) : loaded_(loaded), reader_(reader) {}
 
   // Complaints at a place, at line 0 about the file as a whole; or at the value of a key, "section.key", if the file
   // gives it.
@@ -38,7 +41,9 @@ class Findings {
 
   const Settings& settings() const { return loaded_.settings; }
   bool wrong(std::string_view section) const { return wrong_.contains(section); }
-  bool fleet() const { return fleet_; }
+  bool fleet() const { return reader_ == Reader::kFleet; }
+  // There are hosts that the file need not name.
+  bool simulated() const { return reader_ != Reader::kDaemon; }
   // No error so far.
   bool ok() const { return loaded_.ok(); }
   // The value of a key as the file has it.
@@ -55,7 +60,7 @@ class Findings {
   void Report(Problem::Severity severity, Place at, std::string message);
 
   LoadedSettings& loaded_;
-  const bool fleet_;
+  const Reader reader_;
   std::map<std::string, std::string, std::less<>> shown_;    // by key
   std::set<std::string, std::less<>> wrong_;
   std::size_t dropped_ = 0;    // errors

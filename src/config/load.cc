@@ -66,16 +66,18 @@ Findings::Place PlaceOf(const Node& node) {
 
 class Loader {
  public:
+  using Reader = Findings::Reader;
+
   Loader(std::string_view file, std::string_view runtime_dir, std::span<const FurtherTable> further,
-         const FileReader& read)
-      : further_(further), read_(read), findings_(loaded_, !further.empty()) {
+         const FileReader& read, Reader reader)
+      : further_(further), read_(read), findings_(loaded_, reader) {
     loaded_.settings = DefaultSettings(runtime_dir);
     loaded_.file = file;
   }
 
   // Reads nothing but these lists, into settings that have everything else.
   Loader(std::string_view file, Settings settings, std::span<const std::string_view> lists, const FileReader& read)
-      : lists_(lists), read_(read), findings_(loaded_, false) {
+      : lists_(lists), read_(read), findings_(loaded_, Reader::kDaemon) {
     loaded_.settings = std::move(settings);
     loaded_.file = file;
   }
@@ -366,12 +368,17 @@ std::string Format(const Problem& p) {
 
 LoadedSettings ParseSettings(std::string_view text, std::string_view file, std::string_view runtime_dir,
                              std::span<const FurtherTable> further, const FileReader& read) {
-  return Loader(file, runtime_dir, further, read).Load(text);
+  const auto reader = further.empty() ? Findings::Reader::kDaemon : Findings::Reader::kFleet;
+  return Loader(file, runtime_dir, further, read, reader).Load(text);
+}
+
+LoadedSettings ParseForRehearsal(std::string_view text, std::string_view file, const FileReader& read) {
+  return Loader(file, "/run/dthrottle", {}, read, Findings::Reader::kRehearsal).Load(text);
 }
 
 LoadedSettings ParseReload(std::string_view text, std::string_view file, std::string_view runtime_dir,
                            const Settings& running, const FileReader& read) {
-  return Loader(file, runtime_dir, {}, read).Reload(text, running);
+  return Loader(file, runtime_dir, {}, read, Findings::Reader::kDaemon).Reload(text, running);
 }
 
 LoadedSettings ParseResources(std::string_view text, std::string_view file, Settings settings) {

@@ -81,6 +81,9 @@ LoadedSettings ParseSettings(std::string_view text, std::string_view file,
 LoadedSettings ParseReload(std::string_view text, std::string_view file, std::string_view runtime_dir,
                            const Settings& running, const FileReader& read);
 
+// The same for a program that tries a daemon's rules on hosts of its own, so that the text need name none.
+LoadedSettings ParseForRehearsal(std::string_view text, std::string_view file, const FileReader& read);
+
 // The [[resource]] of a text that has nothing else, for a daemon with these settings, whose own are left out.
 LoadedSettings ParseResources(std::string_view text, std::string_view file, Settings settings);
 

@@ -10,6 +10,7 @@
 #include "capacity/topology.h"
 #include "lab/host.h"
 #include "limiter/dividing_settings.h"
+#include "share/check.h"
 
 namespace dthrottle::lab {
 
@@ -50,6 +51,18 @@ std::string CapacityNote(const Settings& settings) {
   return fmt::format(
       "capacity.graph = \"{}\" names hosts of its own: simulated as \"regular\" with capacity.degree = {}", Name(graph),
       settings.capacity.degree);
+}
+
+std::vector<std::string> PartWarnings(const Settings& settings, std::size_t hosts) {
+  std::vector<std::string> warnings;
+  if (settings.peers.enabled() || hosts < 2) return warnings;
+  for (const Rule& rule : settings.rules) {
+    if (rule.share != Share::kCapacity || rule.mode == Mode::kOff) continue;
+    for (const std::string& warning : CheckShare(rule, {static_cast<double>(hosts), settings.peers.period})) {
+      warnings.push_back(fmt::format("rule \"{}\": {}", rule.name, warning));
+    }
+  }
+  return warnings;
 }
 
 Duration TimeToMeet(const Settings& settings, bool divides) {

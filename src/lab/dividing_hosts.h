@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "capacity/capacity_settings.h"
@@ -20,6 +21,10 @@ std::optional<CapacitySettings> CapacityOf(const Settings& settings, const Ruleb
 Result<void> CheckCapacity(const Settings& settings, std::size_t hosts);
 // What is simulated otherwise than it says there, a sentence for people; empty: nothing.
 std::string CapacityNote(const Settings& settings);
+
+// What hosts do badly with the rules that they divide, a sentence each, as settings with addresses in [peers] have it
+// checked (config/sections/capacity.cc).
+std::vector<std::string> PartWarnings(const Settings& settings, std::size_t hosts);
 
 // From the start until every host knows the others, where all are connected from the beginning.
 Duration TimeToMeet(const Settings& settings, bool divides);

@@ -15,7 +15,6 @@
 #include "lab/owning_hosts.h"
 #include "query/question.h"
 #include "rule/rulebook.h"
-#include "share/check.h"
 
 namespace dthrottle::lab {
 namespace {
@@ -287,23 +286,12 @@ class FleetReader {
                            file.fleet.hosts - 1));
     }
     CheckSites();
-    CheckParts();
+    for (std::string& warning : PartWarnings(settings, file.fleet.hosts)) {
+      Add(Problem::Severity::kWarning, 0, std::move(warning));
+    }
     if (const auto fits = CheckCapacity(settings, file.fleet.hosts); !fits) Error(0, fits.error().message);
     if (std::string note = CapacityNote(settings); !note.empty()) {
       Add(Problem::Severity::kWarning, 0, std::move(note));
-    }
-  }
-
-  // As [peers] with addresses has it checked (config/sections/capacity.cc).
-  void CheckParts() {
-    const Settings& settings = loaded_.file.settings;
-    if (settings.peers.enabled()) return;
-    for (const Rule& rule : settings.rules) {
-      if (rule.share != Share::kCapacity || rule.mode == Mode::kOff) continue;
-      const FleetTerms fleet{static_cast<double>(loaded_.file.fleet.hosts), settings.peers.period};
-      for (const std::string& warning : CheckShare(rule, fleet)) {
-        Add(Problem::Severity::kWarning, 0, fmt::format("rule \"{}\": {}", rule.name, warning));
-      }
     }
   }
 

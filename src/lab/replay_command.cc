@@ -114,14 +114,14 @@ int ReadQuestion(const ReplayCommandOptions& options, QuestionTemplate& question
 int ReadRules(const ReplayCommandOptions& options, Settings& settings) {
   const auto text = ReadFile(options.rules, kSettingsBytesMax);
   if (!text) return Complain(EX_NOINPUT, text.error().message);
-  LoadedSettings loaded = ParseSettings(*text, options.rules, "/run/dthrottle", {}, ReadNamedFile);
+  LoadedSettings loaded = ParseForRehearsal(*text, options.rules, ReadNamedFile);
   Complain(loaded.problems);
   if (!loaded.ok()) return EX_CONFIG;
   settings = std::move(loaded.settings);
   return EX_OK;
 }
 
-// EX_OK; EX_NOINPUT if the log cannot be opened; EX_DATAERR if it cannot be read to its end, which ends nothing.
+// EX_OK; EX_NOINPUT if the log cannot be opened; EX_DATAERR if it cannot be read to its end. Neither ends the replay.
 int ReadLog(const std::string& path, Replay& replay, Progress& progress) {
   Result<LogFile> log = LogFile::Open(path);
   if (!log) return Complain(EX_NOINPUT, log.error().message);
@@ -244,6 +244,9 @@ int RunReplay(ReplayCommandOptions options) {
   if (const auto fits = CheckCapacity(settings, options.replay.hosts); divides && !fits) {
     return Complain(EX_CONFIG, options.rules + ": " + fits.error().message);
   }
+  for (const std::string& warning : PartWarnings(settings, options.replay.hosts)) {
+    Complain({{Problem::Severity::kWarning, options.rules, 0, 0, warning}});
+  }
   if (const std::string note = CapacityNote(settings); !note.empty()) Complain(EX_OK, options.rules + ": " + note);
   SecondsFile seconds;
   if (const int status = seconds.Open(options.csv); status != EX_OK) return status;
@@ -252,13 +255,12 @@ int RunReplay(ReplayCommandOptions options) {
   int status = EX_OK;
   std::optional<Progress> progress("dthrottle-sim");
   for (const std::string& path : options.logs) {
-    const int read = ReadLog(path, replay, *progress);
-    if (read == EX_NOINPUT) return read;
-    status = std::max(status, read);
+    status = std::max(status, ReadLog(path, replay, *progress));
     if (Progress::stopped()) break;
   }
   const bool interrupted = Progress::stopped();
   progress.reset();
+  if (status == EX_NOINPUT && replay.counts().lines == 0) return status;
   replay.Finish();
   if (const int closed = seconds.Close(); closed != EX_OK) return closed;
   const Replay::Counts& counts = replay.counts();

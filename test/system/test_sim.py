@@ -450,6 +450,29 @@ class Sim(SystemTest):
                       "what was read of it counts\n", done.stderr)
         self.assertRegex(done.stdout, r"(?m)^asked +1$")
 
+    def test_a_log_that_cannot_be_opened_leaves_what_was_read_of_the_others(self):
+        first, last = self.write("1.log", line(0) + line(1)), self.write("3.log", line(2))
+        rules, csv_file = self.write("rules.toml", RULES), self.directory / "seconds"
+        done = sim("replay", first, "/no/2.log", last, "--rules", rules, "--csv", csv_file)
+        self.assertEqual(done.returncode, EX_NOINPUT)
+        self.assertIn("/no/2.log", done.stderr)
+        self.assertRegex(done.stdout, r"(?m)^asked +3$")
+        self.assertEqual(len(self.rows(csv_file.read_text())), 3)
+        done = sim("replay", "/no/1.log", "/no/2.log", "--rules", rules)
+        self.assertEqual((done.returncode, done.stdout), (EX_NOINPUT, ""))
+        self.assertIn("/no/2.log", done.stderr)
+
+    def test_hosts_that_a_replay_divides_a_limit_among_are_warned_of_as_those_of_a_fleet(self):
+        log = self.write("access.log", line(0))
+        divided = RULES.replace('rate = "6/m"', 'rate = "6/m"\nshare = "capacity"')
+        for rules, hosts, warned in ((divided, 4, True), (divided.replace("burst = 3", "burst = 40").replace("6/m", "40/s"), 4, False),
+                                     (divided, 1, False)):
+            with self.subTest(rules=rules, hosts=hosts):
+                done = sim("replay", log, "--rules", self.write("rules.toml", rules), "--hosts", hosts)
+                self.assertEqual(done.returncode, EX_OK)
+                self.assertNotIn("no other host", done.stderr)
+                self.assertEqual("warning: rule \"login\": " in done.stderr, warned, done.stderr)
+
     def test_outputs_that_cannot_be_are_refused_before_the_run(self):
         fleet = self.write("fleet.toml", FLEET)
         for command in ("run", "compare"):

@@ -157,7 +157,7 @@ void CheckCapacity(Findings& f) {
   }
   if (!used) return;
   if (!s.peers.enabled()) {
-    if (f.fleet()) return;    // a simulated fleet has hosts without naming them
+    if (f.simulated()) return;
     f.Warn("", "a rule has share = \"capacity\" but peers.connect names no other host: this one has all of it");
     return;
   }
