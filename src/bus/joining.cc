@@ -183,6 +183,12 @@ void Joining::Fail(Instant next) {
   core_.PassSoon();
 }
 
+// What is still to come of a snapshot that was given up is not read faster than the ceiling allows in the long run.
+void Joining::SpendFrames(Link& link, Instant now) {
+  if (!link.frames) link.frames = PeerCeilings::Room(core_.ceilings.frames);
+  link.frames->Spend(std::max(link.frames->Left(now), 0.0));
+}
+
 void Joining::OnPart(LinkId link, const Peer& donor, std::string_view frame, Instant now) {
   if (!Taken(link)) return;
   const Message& in = core_.in;
@@ -192,6 +198,7 @@ void Joining::OnPart(LinkId link, const Peer& donor, std::string_view frame, Ins
     taking_->bytes += BytesOf(in.entries);
     if (taking_->bytes > BytesMax()) {
       ++core_.counts.implausible;
+      SpendFrames(*members_.Find(link), now);
       return Fail(now);
     }
     taking_->deadline = std::min(now + kDonorPatience, taking_->end);

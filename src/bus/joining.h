@@ -36,8 +36,8 @@ class Joining {
   void OnEnd(LinkId link, Instant now);
   void OnRefusal(Link& link, Instant now);
 
-  // Whether the frame that has come by the link may be one of a snapshot that is under way there. Of each snapshot no
-  // more are than its bound has parts.
+  // Whether the frame that has come by the link may be one of a snapshot that is under way there, which has no more
+  // frames than its bound has parts.
   bool TakesFrame(LinkId link);
 
   // Passes parts on as far as the limiter has room; the next call goes on.
@@ -83,6 +83,7 @@ class Joining {
   Instant AskDonor(Instant end, Instant now);
   Instant AskForLost(Instant now);
   Instant Join(Instant now);
+  void SpendFrames(Link& link, Instant now);
   void Fail(Instant next);
   void Finish();
   void ForgetParts();
