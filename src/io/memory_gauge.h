@@ -28,7 +28,7 @@ Result<GaugeReading> ReadGauge(ShedSignal signal, const std::string& source);
 // their processes. File pages that the kernel can drop and swap space that is free count as left. None: no group that can
 // be seen has a limit. `groups` is what /proc/PID/cgroup says, `mounted` where groups are mounted. Takes milliseconds.
 std::optional<std::uint64_t> MemoryLeft(std::string_view groups, const std::string& mounted);
-// Of this process.
+// The same for this process.
 std::optional<std::uint64_t> MemoryLeft();
 
 }    // namespace dthrottle

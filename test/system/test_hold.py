@@ -254,7 +254,7 @@ class Places(SystemTest):
         with AskDaemon(rule(name="tenants", match="acme", burst=1000, in_flight=3),
                        rule(name="users", burst=1000, also=["before /"])) as daemon, Asker(daemon.ask_path) as asker:
             with Asker(daemon.ask_path) as ending:
-                self.assertEqual(ending.ask("enter 1 acme/a 1 acme/b"), "OK 1 999")
+                self.assertEqual(ending.ask("enter 1 acme/a 1 acme/b"), "OK 1 1")
                 self.assertEqual(asker.ask("enter 1 acme/c"), "OK 0")
                 self.assertEqual(asker.ask("enter 1 acme/d"), "NO busy - 0 tenants acme/d")
                 upgrade(daemon)

@@ -60,7 +60,7 @@ class Plan(SystemTest):
             self.assertLess(found["most_robust"]["gap"], 1e-3)
 
     def test_text_has_everything_and_is_aligned(self):
-        done = plan("dst:1", "--gamma", 0.02, "--limit", 372, "--period", 5, "--rounds", 20000, "--no-weights")
+        done = plan("dst:1", "--gamma", 0.02, "--limit", 372, "--period", 5, "--rounds", 30000, "--no-weights")
         self.assertEqual((done.returncode, done.stderr), (EX_OK, ""))
         for words in ("lambda_2 0.156091", "gamma 0.422583 (27)", "gamma 0.379872 (31): Phi_ss 22.9851", "0.996878 (15)",
                       "1473 rounds, 2.05 h", "334.796 (20)", " +- ", " simulated", "6.69593 (24)", "6.65 (25)", "6.205 %",

@@ -129,11 +129,10 @@ Key<Rule> Also() {
       "it. \"ipv6/48\" is the network of that size that an IPv6 address is in: with ip:2001:db8:7:1::9 also "
       "ip:2001:db8:7::/48 is charged; \"ipv4/24\" is the same for IPv4. The address is found as for *match_cidrs*. "
       "\"before /\" is what stands before the first / behind the literal beginning of *match*: with acme/bob also acme. "
-      "A tag of more than 255 bytes without a / among the first 255 is charged with these, for the / is taken to stand "
-      "behind them. A tag that two of the list name is charged once. "
       "Such a tag is a tag like any other: it finds its own rule, which may have another burst, rate and share, and is "
       "seen by commands and peers. What its rule has under *also* is not charged. An exempt tag, of mode \"off\", is "
-      "charged with nothing.",
+      "charged with nothing. A tag of more than 255 bytes without a / among the first 255 is charged with these, for "
+      "the / is taken to stand behind them. A tag that two of the list name is charged once.",
       read, show);
 }
 
