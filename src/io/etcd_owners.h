@@ -73,7 +73,7 @@ class EtcdOwners {
   // False: the answer is no good, and another endpoint may do better.
   bool OnRead(int status, std::string_view body, BootInstant now);
   void OnFailure(std::string why) { trouble_ = std::move(why); }
-  // Of the answer to what Next wants written. Empty: it is written, or another host was first.
+  // Says what the answer to a write of Next means. Empty: it is written, or another host was first.
   static std::string WhyNotWritten(int status, std::string_view body);
 
   // Says what is to be done after the last read. `candidate`: this host is to own tags. REQUIRES: OnRead was true.
