@@ -21,7 +21,7 @@ namespace dthrottle {
 // To the letter: Prometheus 3 refuses an answer with another one.
 inline constexpr std::string_view kMetricsContentType = "text/plain; version=0.0.4; charset=utf-8";
 
-inline constexpr std::size_t kMetricsBytes = 64 * 1024;
+inline constexpr std::size_t kMetricsBytes = 68 * 1024;
 inline constexpr std::size_t kMetricsBytesPerRule = 3072;
 inline constexpr std::size_t kMetricsBytesPerPeer = 6144;
 

@@ -168,7 +168,7 @@ class Announcer {
     ways().KeepQuotas(std::make_unique<Quotas>(
         std::as_writable_bytes(std::span(counted_)), std::array<std::byte, 16>{}, kHostCounters + 1,
         [this](const Tag& tag) { return host_.limiter->table().Hash(tag); },
-        [](const QuotaCalendar&) { return QuotaPeriods{0, 86'400, 2 * 86'400, At(86'400)}; }));
+        [](const QuotaCalendar&) { return QuotaPeriods{0, 86'400, 2 * 86'400, At(86'400)}; }, At(0)));
     ownership_.Call("me");
     ownership_.Change(std::make_shared<const Owners>(std::vector<std::string>{"me"}));
     ways().core().ownership = &ownership_;

@@ -228,7 +228,7 @@ TEST_CASE("resp: a key that is given something back is told of its quota") {
     return periods;
   };
   limiter.ways().KeepQuotas(std::make_unique<Quotas>(std::as_writable_bytes(std::span(counts)),
-                                                     std::array<std::byte, 16>{}, 1, hash, calendar));
+                                                     std::array<std::byte, 16>{}, 1, hash, calendar, kNow));
   CHECK(Five(host.Send("cl.throttle q 9 1 1 5\n", kNow)) == "0 5 0 -1 3600");
   CHECK(Five(host.Send("cl.throttle q 9 1 1 -1\n", kNow)) == "0 5 1 -1 3600");
   CHECK(Five(host.Send("cl.throttle q 9 1 1 2\n", kNow)) == "1 5 1 3600 3600");
