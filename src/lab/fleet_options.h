@@ -24,7 +24,6 @@ struct FleetFileOptions {
 Effort EffortOf(const FleetFileOptions& options, Progress& progress, std::string_view scheme, std::size_t index,
                 std::size_t schemes);
 
-
 struct OutputOptions {
   std::string csv{}, measures{}, plot{}, gnuplot = "gnuplot";    // empty: not asked for
 };

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-
 #include "base/number.h"
 #include "limiter/inspect.h"
 #include "rule/rulebook.h"

@@ -1,7 +1,6 @@
 // `rules`, `top` and `penalties`: what each rule did, and which tags are asked for most or penalized.
 #include <fmt/format.h>
 
-
 #include "admin/commands/commands.h"
 #include "admin/escape.h"
 #include "base/number.h"

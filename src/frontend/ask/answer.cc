@@ -9,7 +9,6 @@
 
 #include "base/words.h"
 
-
 namespace dthrottle {
 
 namespace {
