@@ -55,6 +55,9 @@ void PeerLinks::Open() {
   answers_ = Inbox(MakeRouter(context_), 1);
   answers_.socket.set(zmq::sockopt::router_mandatory, 1);
   answers_.socket.set(zmq::sockopt::sndhwm, kRequestsMax);
+  // With a domain libzmq asks about every connection, also where there are no keys. Without one it takes whatever does
+  // not begin as ZMTP 3, such as the answer of a web server, for ZMTP 1, and may end the process by an assertion.
+  answers_.socket.set(zmq::sockopt::zap_domain, kZapDomain);
   if (options_.keys) {
     answers_.socket.set(zmq::sockopt::curve_publickey, options_.keys->public_key);
     answers_.socket.set(zmq::sockopt::curve_secretkey, options_.keys->secret_key);

@@ -34,6 +34,7 @@ void PeerServer::MakeSocket() {
   if (!options_.keys) return;
   socket.set(zmq::sockopt::curve_server, 1);
   socket.set(zmq::sockopt::curve_secretkey, options_.keys->secret_key);
+  socket.set(zmq::sockopt::zap_domain, kZapDomain);
 }
 
 bool PeerServer::Bind(std::string& why) {

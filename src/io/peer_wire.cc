@@ -18,9 +18,6 @@ zmq::socket_t MakeRouter(zmq::context_t& context) {
   zmq::socket_t s(context, zmq::socket_type::router);
   s.set(zmq::sockopt::linger, 0);
   s.set(zmq::sockopt::maxmsgsize, kWireBytesMax);
-  // With a domain libzmq asks about every connection, also where there are no keys. Without one it takes whatever does
-  // not begin as ZMTP 3, such as the answer of a web server, for ZMTP 1, and may end the process by an assertion.
-  s.set(zmq::sockopt::zap_domain, "dthrottle");
   // A connection that has died is noticed within about 8 s, whether something is under way on it or not. Heartbeats of
   // ZMTP would be the obvious way; a slow reader with heartbeats aborts the process (_input_stopped).
   s.set(zmq::sockopt::tcp_keepalive, 1);

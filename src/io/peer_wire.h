@@ -36,6 +36,8 @@ struct Inbox {
   zmq::message_t body;
 };
 
+inline constexpr char kZapDomain[] = "dthrottle";
+
 // A socket for frames, with bounds on what it reads and on how long it waits. Throws zmq::error_t.
 zmq::socket_t MakeRouter(zmq::context_t& context);
 

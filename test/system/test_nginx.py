@@ -69,12 +69,12 @@ class Verdicts(NginxTest):
         main = f"load_module {NGINX_MODULE}; timer_resolution 1s;"
         with open_daemon(rule(burst=10_000, rate=10_000), page={"entries": 64}) as daemon:
             with Nginx(module_settings(daemon), main=main) as server:
-                begin, statuses = time.monotonic(), set()
+                begin, statuses = time.monotonic(), []
                 while time.monotonic() < begin + 3:
-                    statuses.update(server.statuses(1, "/?tag=a"))
+                    statuses += server.statuses(1, "/?tag=a")
                     time.sleep(0.01)
-                self.assertEqual(statuses, {200})
-                self.assertGreater(daemon.stats()["page_served"], 100)
+                self.assertEqual(set(statuses), {200})
+                self.assertGreater(daemon.stats()["page_served"], len(statuses) // 2)    # all but the first few
 
     def test_settings_of_a_location_go_before_those_around_it(self):
         locations = """
