@@ -12,7 +12,7 @@ namespace dthrottle {
 
 namespace {
 
-constexpr std::uint64_t kMagic = 0x31'61'74'6f'75'71'74'64;    // "dtquota1"
+constexpr std::uint64_t kQuotaMagic = 0x31'61'74'6f'75'71'74'64;    // "dtquota1"
 
 void Store(std::uint64_t& word, std::uint64_t value) {
   std::atomic_ref(word).store(value, std::memory_order_release);
@@ -34,11 +34,11 @@ QuotaFile::Header& QuotaFile::header() const {
 bool QuotaFile::IsQuotaFile(std::string_view head) {
   std::uint64_t magic = 0;
   std::memcpy(&magic, head.data(), std::min(head.size(), sizeof magic));
-  return magic == kMagic || std::all_of(head.begin(), head.end(), [](char c) { return c == 0; });
+  return magic == kQuotaMagic || std::all_of(head.begin(), head.end(), [](char c) { return c == 0; });
 }
 
 bool QuotaFile::IsNew(std::span<const std::byte> region) {
-  return reinterpret_cast<const Header*>(region.data())->magic != kMagic;
+  return reinterpret_cast<const Header*>(region.data())->magic != kQuotaMagic;
 }
 
 // Slots are taken from the first on, so what is used lies together.
@@ -56,7 +56,7 @@ std::size_t QuotaFile::Unpack(std::string packed, std::span<std::byte> region) {
   const std::size_t left = MoveInto(std::as_writable_bytes(std::span(packed)), region.size());
   std::memset(packed.data() + offsetof(Header, magic), 0, sizeof Header::magic);
   std::memcpy(region.data(), packed.data(), std::min(packed.size(), region.size()));
-  Store(reinterpret_cast<Header*>(region.data())->magic, kMagic);
+  Store(reinterpret_cast<Header*>(region.data())->magic, kQuotaMagic);
   return left;
 }
 
@@ -65,7 +65,7 @@ QuotaFile::QuotaFile(std::span<std::byte> region, const std::array<std::byte, 16
   static_assert(sizeof(QuotaSlot) <= kSlotBytes && sizeof(Header) <= kSlotBytes);
   DT_CHECK(region.size() >= 2 * kSlotBytes);
   const Header& its = header();
-  const bool known = its.magic == kMagic && its.counter <= kCounterMask;
+  const bool known = its.magic == kQuotaMagic && its.counter <= kCounterMask;
   counter_before_ = known ? its.counter : 0;
   const bool same_boot = known && its.boot_id == boot_id && its.counter != 0;
   counter_ = same_boot ? its.counter : std::max<std::uint64_t>(fresh & kCounterMask, 1);
@@ -86,7 +86,7 @@ void QuotaFile::Begin() {
   Store(its.used_end, used_end_ + 1);
   Store(its.counter, counter_);
   its.boot_id = boot_id_;
-  Store(its.magic, kMagic);
+  Store(its.magic, kQuotaMagic);
 }
 
 QuotaSlot& QuotaFile::SlotOf(std::span<std::byte> region, std::size_t i) {

@@ -14,7 +14,7 @@ namespace dthrottle {
 
 namespace {
 
-constexpr std::string_view kUsage = "Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]";
+constexpr std::string_view kThrottleUsage = "Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]";
 constexpr std::string_view kOutOfBounds =
     "max_burst has to be below 1000000000, the rate at most 1000000000 a second, and refilling may take 366 days";
 
@@ -41,7 +41,7 @@ Cost ToCost(std::int64_t quantity) {
 }    // namespace
 
 Result<ThrottleRequest> ParseThrottle(RespArguments arguments) {
-  if (arguments.size() != 5 && arguments.size() != 6) return CellError(kUsage);
+  if (arguments.size() != 5 && arguments.size() != 6) return CellError(kThrottleUsage);
   std::int64_t numbers[4] = {0, 0, 0, 1};
   for (std::size_t i = 2; i < arguments.size(); ++i) {
     const auto number = ParseInteger(arguments[i]);

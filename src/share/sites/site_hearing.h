@@ -18,6 +18,8 @@ namespace dthrottle {
 
 class SiteHearing {
  public:
+  static constexpr std::size_t kEntriesPerSlice = 256;
+
   // All must outlive it. There are so many other sites, which report every `period`.
   SiteHearing(Ways& ways, FromPeersRing& from_sites, const SitesApart& apart, SitePenalties& penalties, Duration period,
               std::size_t others, SiteCounts& counts);
@@ -32,7 +34,6 @@ class SiteHearing {
   std::uint64_t hosts_of(std::uint32_t site) const { return sites_[site].hosts; }
 
  private:
-  static constexpr std::size_t kEntriesPerSlice = 256;
   // Each of its hosts multiplies the debt that a site can make. So a site is believed to have so many at once, beyond
   // that twice as many each minute, and never more than so many times as many as this site.
   static constexpr std::uint64_t kHostsAtOnce = 64, kHostsRatio = 8;

@@ -12,7 +12,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t kEntriesPerSlice = 256;
 constexpr Duration kJudgeEvery = 20ms;    // tags that were named are looked at together
 constexpr std::size_t kUntoldWord = 6;    // of those beside the table, behind bus/account.h
 
@@ -87,7 +86,7 @@ void SiteSharing::Begin(Instant now) {
 
 // Whether there is more to do.
 bool SiteSharing::CollectSome(Instant now) {
-  std::size_t left = kEntriesPerSlice;
+  std::size_t left = SiteHearing::kEntriesPerSlice;
   bool full = false;
   const bool reminds = words_.RemindSome(now);
   while (!round_.empty() && left-- > 0 && !full) {
