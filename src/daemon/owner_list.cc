@@ -170,24 +170,24 @@ void OwnerList::TakeList() {
   fleet_.on_list();
 }
 
-std::string OwnerList::Trouble() const {
-  const bool reads = read_trouble_.empty(), writes = write_trouble_.empty();
-  if (!reads || !writes) return (reads ? write_trouble_ : read_trouble_) + ": the list of owners stays as it is";
-  const std::string entry = entry_ != nullptr ? entry_->trouble() : "";
-  return entry.empty() ? "" : entry + ": this host is not entered among the owners";
-}
-
 // Members of a cluster that is away fail in turn, each in its own way.
 void OwnerList::TellTrouble() {
-  const std::string trouble = Trouble();
+  const bool of_list = !read_trouble_.empty() || !write_trouble_.empty();
+  const std::string why = of_list             ? (read_trouble_.empty() ? write_trouble_ : read_trouble_)
+                          : entry_ != nullptr ? entry_->trouble()
+                                              : "";
   const BootInstant now = BootNow();
-  if (trouble == told_ || (!trouble.empty() && !told_.empty() && now < told_at_ + kTellAgain)) return;
-  told_ = trouble;
+  const bool of_the_same = why.empty() == told_.empty() && of_list == told_of_list_;
+  if (of_the_same && (why == told_ || now < told_at_ + kTellAgain)) return;
+  told_ = why;
+  told_of_list_ = of_list;
   told_at_ = now;
-  if (trouble.empty()) {
+  if (why.empty()) {
     log_.Notice("peers: etcd says the list of owners again");
+  } else if (of_list) {
+    log_.Warning("peers: etcd: {}: the list of owners stays as it is", why);
   } else {
-    log_.Warning("peers: etcd: {}", trouble);
+    log_.Warning("peers: etcd: {}: this host is not entered among the owners", why);
   }
 }
 

@@ -67,7 +67,6 @@ class OwnerList {
   void OnEntry();
   void TakeList();
   void Sweep();
-  std::string Trouble() const;
   void TellTrouble();
 
   uv_loop_t* const loop_;
@@ -89,7 +88,8 @@ class OwnerList {
   bool asking_ = false, wants_ = false;    // other owners
   std::uint64_t failures_ = 0;
   std::string read_trouble_, write_trouble_;
-  std::string told_;
+  std::string told_;    // trouble
+  bool told_of_list_ = false;
   BootInstant told_at_{};
 };
 

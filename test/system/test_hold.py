@@ -151,7 +151,10 @@ class Holds(SystemTest):
             upgrade(daemon)
 
         def nameless():
-            links = [os.readlink(link) for link in pathlib.Path(f"/proc/{daemon.pid}/fd").iterdir()]
+            links = []
+            for link in pathlib.Path(f"/proc/{daemon.pid}/fd").iterdir():
+                with contextlib.suppress(FileNotFoundError):    # closed meanwhile
+                    links.append(os.readlink(link))
             return sum("memfd:dthrottle-table" in link for link in links)
 
         for table, lives, memories in (({}, 1, [0, 0]), ({"file": ""}, 0, [2, 1])):
