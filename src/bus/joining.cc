@@ -183,7 +183,7 @@ void Joining::Fail(Instant next) {
   core_.PassSoon();
 }
 
-// What is still to come of a snapshot that was given up is not read faster than the ceiling allows in the long run.
+// The donor pays for the rest of a snapshot that was given up: its frames count for peers.max_frames.
 void Joining::SpendFrames(Link& link, Instant now) {
   if (!link.frames) link.frames = PeerCeilings::Room(core_.ceilings.frames);
   link.frames->Spend(std::max(link.frames->Left(now), 0.0));

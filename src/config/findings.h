@@ -18,8 +18,8 @@ class Findings {
  public:
   using Place = LoadedSettings::Place;
 
-  // Whose file it is: a daemon's; a daemon's, of which a program takes the rules for hosts of its own; or that of a
-  // program that has tables of its own, such as a simulated fleet.
+  // A daemon reads its own file. A rehearsal takes the rules of that for hosts which it makes up. The file of a fleet has
+  // tables of its own beside them.
   enum class Reader { kDaemon, kRehearsal, kFleet };
 
   Findings(LoadedSettings& loaded, Reader reader) : loaded_(loaded), reader_(reader) {}

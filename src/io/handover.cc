@@ -237,7 +237,7 @@ void SetCloseOnExec(const Handover& handover, bool on) {
   }
 }
 
-// Where nobody says what is open: /proc is not there.
+// Closes all others, without knowing which are open: /proc says that.
 void CloseBetween(const std::set<int>& kept) {
   unsigned from = 0;
   for (const int fd : kept) {

@@ -409,14 +409,19 @@ TEST_CASE("quota: a period begins in its time though a clock that was wrong has 
   }
 }
 
+// The date is ahead by years while the tag is asked for, and then right.
+void ServeAhead(Counter& c) {
+  c.SetDate(kNoon + 24h * 400);
+  CHECK(c.Serves("api:a", 10) == 10);
+  c.SetDate(kNoon);
+  CHECK(c.Serves("api:a", 30) == 0);
+}
+
 TEST_CASE("quota: a clock that was once ahead by years costs no period after kills, and at most one after boots") {
   for (const bool is_boot : {false, true}) {
     CAPTURE(is_boot);
     Counter c;
-    c.SetDate(kNoon + 24h * 400);
-    CHECK(c.Serves("api:a", 10) == 10);
-    c.SetDate(kNoon);
-    CHECK(c.Serves("api:a", 30) == 0);
+    ServeAhead(c);
     for (int day = 0; day < 5; ++day) {
       CAPTURE(day);
       c.At(kMidnight + day * 24h - 1h);
@@ -429,10 +434,7 @@ TEST_CASE("quota: a clock that was once ahead by years costs no period after kil
 
 TEST_CASE("quota: a day after a boot, a clock that was once ahead by years is forgotten") {
   Counter c;
-  c.SetDate(kNoon + 24h * 400);
-  CHECK(c.Serves("api:a", 10) == 10);
-  c.SetDate(kNoon);
-  CHECK(c.Serves("api:a", 30) == 0);
+  ServeAhead(c);
   c.Kill(std::byte{2});
   c.At(kStart + 24h);
   CHECK(c.Serves("api:a", 30) == 10);
@@ -442,10 +444,7 @@ TEST_CASE("quota: after a period that began in its time a clock that was ahead i
   for (const bool is_killed : {false, true}) {
     CAPTURE(is_killed);
     Counter c;
-    c.SetDate(kNoon + 24h * 400);
-    CHECK(c.Serves("api:a", 10) == 10);
-    c.SetDate(kNoon);
-    CHECK(c.Serves("api:a", 30) == 0);
+    ServeAhead(c);
     c.At(kMidnight);
     CHECK(c.Serves("api:a", 30) == 10);
     for (const int days : {3, 30, 90}) {
@@ -461,10 +460,7 @@ TEST_CASE("quota: a clock that was ahead, and is set back and right again later,
   for (const int boots : {0, 1, 2}) {    // no kill, a kill, a boot
     CAPTURE(boots);
     Counter c;
-    c.SetDate(kNoon + 24h * 400);
-    CHECK(c.Serves("api:a", 10) == 10);
-    c.SetDate(kNoon);
-    CHECK(c.Serves("api:a", 30) == 0);
+    ServeAhead(c);
     c.At(kMidnight);
     CHECK(c.Serves("api:a", 30) == 10);
     for (const Duration days : {-48h, 48h, -72h, 72h}) {

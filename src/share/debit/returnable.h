@@ -136,7 +136,7 @@ class ReturnableHits {
     return hash ^ (std::uint64_t{peer} + 1) * 0x9e3779b97f4a7c15;
   }
 
-  // What is known of the pair, which may be nothing yet; null: there is no room for it.
+  // Returns where the hits of the pair are counted, from 0 if it is new; null: there is no room for it.
   Hits* FindOrPut(std::uint64_t hash, std::uint32_t peer, bool said) {
     if (told_ == nullptr) told_ = std::make_unique<Table>(kPairs);
     const std::uint64_t key = KeyOf(hash, peer);
