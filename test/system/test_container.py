@@ -1,12 +1,11 @@
 """A container or chroot that hides what the daemon reads elsewhere: /proc, and the boot that it runs in."""
 
 import os
-import time
 import unittest
 
 from common import SystemTest
-from daemon import DTHROTTLECTL, SANITIZED, Daemon, rule, run, wait_until
-from test_shed import MIB, RealGroup, real_groups
+from daemon import DTHROTTLECTL, SANITIZED, Daemon, rule, run
+from test_shed import MIB, real_group
 from test_upgrade import upgrade
 
 EX_OSERR = 71
@@ -53,13 +52,7 @@ class LimitOfMemory(SystemTest):
     NO_ROOM = "cannot claim its space: the memory limit of a control group leaves "
 
     def test_a_table_beyond_the_limit_of_the_group_is_refused_at_the_start_and_at_an_upgrade(self):
-        parent, limit = real_groups()
-        if parent is None:
-            self.skipTest(limit)
-        group = parent / f"dthrottle-test-{time.monotonic_ns()}"
-        group.mkdir()
-        self.addCleanup(lambda: wait_until(lambda: RealGroup.removed(group), "the group is gone"))
-        (group / limit).write_text(str(100 * MIB))
+        group = real_group(self, 100 * MIB)
         inside = "sh", "-c", f'echo $$ >{group}/cgroup.procs && exec "$@"', "sh"
         with Daemon(rule(burst=3), wrapper=inside) as daemon:
             self.assertEqual(daemon.ask(["C"]), ["OK"])

@@ -144,19 +144,19 @@ class Cgroup(ParallelTest):
             self.assertEqual(shed["maximum"], total)
             self.assertEqual(daemon.log.count("has no memory.max"), 1)
 
-    def test_file_pages_that_the_kernel_can_drop_do_not_count(self):
+    def _check_dropped(self, stat):
+        """Of a full group whose memory.stat is that, all but 1,000 bytes do not count."""
         with Group(HIGH) as group, watching(group) as daemon:
             wait_until(lambda: priorities(daemon)[0] == 1, "everything is shed")
-            group.write("memory.stat", f"anon 1\ninactive_anon {HIGH}\ninactive_file {HIGH - 1000}\nactive_file 5")
+            group.write("memory.stat", stat)
             wait_value(daemon, 1000)
             self.assertEqual(daemon.served("C", 20), 20)
 
+    def test_file_pages_that_the_kernel_can_drop_do_not_count(self):
+        self._check_dropped(f"anon 1\ninactive_anon {HIGH}\ninactive_file {HIGH - 1000}\nactive_file 5")
+
     def test_neither_do_those_of_the_children_of_a_group_of_version_1(self):
-        with Group(HIGH) as group, watching(group) as daemon:
-            wait_until(lambda: priorities(daemon)[0] == 1, "everything is shed")
-            group.write("memory.stat", f"cache 0\ninactive_file 0\ntotal_cache {HIGH}\ntotal_inactive_file {HIGH - 1000}")
-            wait_value(daemon, 1000)
-            self.assertEqual(daemon.served("C", 20), 20)
+        self._check_dropped(f"cache 0\ninactive_file 0\ntotal_cache {HIGH}\ntotal_inactive_file {HIGH - 1000}")
 
     def test_what_cannot_be_read_sheds_nothing_and_is_said_once(self):
         with Group(HIGH) as group, watching(group) as daemon:
@@ -352,6 +352,23 @@ def real_groups():
     return None, "NO REAL CONTROL GROUP: no mounted hierarchy lets us make a group with a memory limit"
 
 
+def real_group(test, bytes_max):
+    """A group with that limit of memory, for the time of a test, which is skipped where none can be made."""
+    parent, limit = real_groups()
+    if parent is None:
+        test.skipTest(limit)
+    group = parent / f"dthrottle-test-{time.monotonic_ns()}"
+    group.mkdir()
+
+    def removed():
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        return not group.exists()
+    test.addCleanup(lambda: wait_until(removed, "the group is gone"))
+    (group / limit).write_text(str(bytes_max))
+    return group
+
+
 class RealGroup(SystemTest):
     """A process allocates within a group of its own, and gives it back."""
 
@@ -363,13 +380,7 @@ class RealGroup(SystemTest):
            "    print('held', flush=True)\n")
 
     def test_shedding_begins_when_a_real_group_fills_up_and_ends_when_it_empties(self):
-        parent, limit = real_groups()
-        if parent is None:
-            self.skipTest(limit)
-        group = parent / f"dthrottle-test-{time.monotonic_ns()}"
-        group.mkdir()
-        self.addCleanup(lambda: wait_until(lambda: self.removed(group), "the group is gone"))
-        (group / limit).write_text(str(256 * MIB))
+        group = real_group(self, 256 * MIB)
         hog = subprocess.Popen([sys.executable, "-c", self.HOG], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.addCleanup(self.end, hog)
         self.assertEqual(hog.stdout.readline(), "in\n")
@@ -391,12 +402,6 @@ class RealGroup(SystemTest):
             hold(0)
             wait_until(lambda: priorities(daemon)[0] == 0, "nothing is shed")
             self.assertEqual(daemon.served("C", 100), 100)
-
-    @staticmethod
-    def removed(group):
-        with contextlib.suppress(OSError):
-            group.rmdir()
-        return not group.exists()
 
     @staticmethod
     def end(process):
