@@ -1,12 +1,30 @@
 """A limit that daemons share is divided among the tags that are charged with it, also where one of them owns it."""
 
 import time
+from types import SimpleNamespace
 
 from common import SystemTest
 from daemon import rule
 from fleet import Fleet, wait_all_hear, wait_owners_hear
 
 RATE = 200
+STRETCHES = 4    # of which one is judged, the first in which the machine never stood still
+
+
+def ask_for(hosts, seconds):
+    """Four users and a hog ask all hosts ten times a second: what was asked and served, and the longest time between."""
+    done = SimpleNamespace(asked=0, served=0, hog=0, stood_still=0.0)
+    begun = last = time.monotonic()
+    while (now := time.monotonic()) < begun + seconds:
+        done.stood_still = max(done.stood_still, now - last)
+        last = now
+        for host in hosts:
+            done.asked += 4
+            done.served += sum(host.served(f"acme/user-{i}", 1) for i in range(4))
+            done.hog += host.served("acme/hog", 50)
+        time.sleep(0.1)
+    done.seconds = time.monotonic() - begun
+    return done
 
 
 class FairShares(SystemTest):
@@ -20,18 +38,12 @@ class FairShares(SystemTest):
                         wait_owners_hear(hosts, owners)
                     else:
                         wait_all_hear(hosts)
-                    asked, served, hog = 0, 0, 0
-                    begun = time.monotonic()
-                    warm, ends = begun + 10, begun + 16    # a hog that begins is served first come for some seconds
-                    while (now := time.monotonic()) < ends:
-                        for host in hosts:
-                            got = sum(host.served(f"acme/user-{i}", 1) for i in range(4))
-                            much = host.served("acme/hog", 50)
-                            if now >= warm:
-                                asked, served, hog = asked + 4, served + got, hog + much
-                        time.sleep(0.1)
-                    seconds = time.monotonic() - warm
-                    self.assertGreater(served, 0.95 * asked)
-                    self.assertGreater(served + hog, 0.9 * RATE * seconds)
-                    self.assertLess(served + hog, RATE * (seconds + 1.5))
+                    ask_for(hosts, 10)    # a hog that begins is served first come for some seconds
+                    for _ in range(STRETCHES):
+                        done = ask_for(hosts, 6)
+                        if done.stood_still < 0.5:
+                            break
+                    self.assertGreater(done.served, 0.95 * done.asked, done)
+                    self.assertGreater(done.served + done.hog, 0.9 * RATE * done.seconds, done)
+                    self.assertLess(done.served + done.hog, RATE * (done.seconds + 1.5), done)
                     self.assertGreater(sum(host.stats()["among_cut"] for host in hosts), 100)
