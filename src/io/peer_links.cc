@@ -13,6 +13,7 @@ namespace {
 
 constexpr int kRequestsMax = 64;    // waiting for one peer
 constexpr Duration kPatienceMax = std::chrono::seconds(15), kSilenceMin = std::chrono::seconds(5);
+constexpr std::string_view kScheme = "tcp://";
 constexpr char kMonitorAddress[] = "inproc://dthrottle.links";
 
 LinkId LinkOf(const std::string& route) {
@@ -91,16 +92,16 @@ LinkId PeerLinks::Answering() const {
 }
 
 // libzmq connects anew by itself; the host there knows nothing of the connection before. An event is a number and a
-// value, 16 and 32 bits, and then the address.
+// value, 16 and 32 bits, and then the address as it was dialed.
 void PeerLinks::OnConnections(Instant now) {
   for (int i = 0; i < kPartsPerTurn; ++i) {
     zmq::message_t event, address;
     if (zmq_msg_recv(event.handle(), connections_.handle(), ZMQ_DONTWAIT) < 0 || !event.more()) return;
     if (zmq_msg_recv(address.handle(), connections_.handle(), ZMQ_DONTWAIT) < 0) return;
     const std::string_view url = address.to_string_view();
-    for (const auto& [text, link] : links_) {
-      if (FormatBind(link.endpoint) == url) exchange_.OnConnected(link.id, now);
-    }
+    if (!url.starts_with(kScheme)) continue;
+    const auto link = links_.find(std::string(url.substr(kScheme.size())));
+    if (link != links_.end()) exchange_.OnConnected(link->second.id, now);
   }
 }
 

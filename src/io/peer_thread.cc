@@ -22,9 +22,10 @@ namespace dthrottle {
 namespace {
 
 using std::chrono::milliseconds;
+using std::chrono::seconds;
 
-constexpr Duration kCopyEvery = milliseconds(100), kCopyManyEvery = milliseconds(250);
-constexpr std::size_t kManyPeers = 64;
+// Between looks at all links, each of which costs some microseconds.
+constexpr Duration kCopyEvery = milliseconds(100), kCopyEveryMax = seconds(1), kCopyEveryPerPeer = milliseconds(1);
 constexpr Duration kTurnEvery = milliseconds(250);    // at least, so that the copy is never old
 constexpr Duration kBackloggedTurn = milliseconds(5);
 
@@ -294,7 +295,7 @@ void PeerThread::Impl::Watch() {
   std::vector<PeerStatus> peers = exchange.Peers(now);
   carrier->Watch(peers, exchange_counts, now);
   EtcdOwners::View owners{exchange.owners(), exchange.proposed(), {}};
-  copy_at = now + (peers.size() < kManyPeers ? kCopyEvery : kCopyManyEvery);
+  copy_at = now + std::clamp<Duration>(static_cast<int>(peers.size()) * kCopyEveryPerPeer, kCopyEvery, kCopyEveryMax);
   up.clear();
   by_name.clear();
   for (const PeerStatus& peer : peers) {

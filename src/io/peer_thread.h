@@ -105,7 +105,7 @@ class PeerThread {
   // Looks into the CapacityExchange while its thread waits; false if there is none, or it is busy for some 20 ms.
   bool LookAtCapacity(const std::function<void(CapacityExchange&)>& look) const;
 
-  // These are as they were at most half a second ago. Entries of `connect` that lead to no connection are among the
+  // These are as they were at most about a second ago. Entries of `connect` that lead to no connection are among the
   // peers, with link 0 and the reason.
   std::vector<PeerStatus> Peers() const;
   ExchangeCounts Counts() const;

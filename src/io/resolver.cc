@@ -58,6 +58,7 @@ struct Resolver::State {
   std::string channel_fault = "not started";
   std::map<int, short> descriptors;
   std::vector<std::shared_ptr<Entry>> entries;
+  Instant due = Instant::max();    // of the first of them that waits
   Counts counts;
   bool changed = true;
   Instant now{};
@@ -195,6 +196,7 @@ void Resolver::State::Done(Entry& entry) {
   changed = changed || before != entry.known.size();
   entry.failure = entry.fault;
   entry.due = now + Jittered(whole ? options.every : std::min(kRetry, options.every));
+  due = std::min(due, entry.due);
 }
 
 Resolver::Resolver(Options options, Prng prng) : state_(std::make_unique<State>(std::move(options), prng)) {}
@@ -229,6 +231,7 @@ void Resolver::SetEntries(const std::vector<std::string>& entries, Instant now) 
   }
   for (const auto& old : state_->entries) old->dropped = std::find(kept.begin(), kept.end(), old) == kept.end();
   state_->entries = std::move(kept);
+  state_->due = now;
   state_->changed = true;
 }
 
@@ -250,12 +253,15 @@ void Resolver::Process(std::span<const pollfd> ready, Instant now) {
 Instant Resolver::Tick(Instant now) {
   state_->now = now;
   if (state_->channel != nullptr) ares_process_fd(state_->channel, ARES_SOCKET_BAD, ARES_SOCKET_BAD);
-  Instant next = Instant::max();
-  // An answer may come while we ask, but it never changes the list.
-  for (const auto& entry : state_->entries) {
-    if (entry->pending == 0 && entry->due <= now) state_->Start(entry);
-    if (entry->pending == 0) next = std::min(next, entry->due);
+  if (state_->due <= now) {
+    state_->due = Instant::max();
+    // An answer may come while we ask, but it never changes the list.
+    for (const auto& entry : state_->entries) {
+      if (entry->pending == 0 && entry->due <= now) state_->Start(entry);
+      if (entry->pending == 0) state_->due = std::min(state_->due, entry->due);
+    }
   }
+  Instant next = state_->due;
   timeval left{};
   if (state_->channel != nullptr && ares_timeout(state_->channel, nullptr, &left) != nullptr) {
     next = std::min(next, now + seconds(left.tv_sec) + std::chrono::microseconds(left.tv_usec));
