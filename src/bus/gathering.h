@@ -28,9 +28,9 @@ class Gathering {
     const double passed = Seconds(now - looked_);
     const auto bytes = static_cast<double>(counts.received_bytes - bytes_);
     const auto frames = static_cast<double>(counts.received - frames_);
-    pause_ = {};
-    if (peers >= kFromPeers && frames >= kFromFrames * passed) pause_ = kShort;
-    if (bytes >= kFromBytes * passed) pause_ = std::min(kLong, period / kPart);
+    const bool large = bytes >= kFromBytes * passed;
+    of_small_ = !large && peers >= kFromPeers && frames >= kFromFrames * passed;
+    pause_ = large ? std::min(kLong, period / kPart) : of_small_ ? kShort : Duration(0);
     bytes_ = counts.received_bytes, frames_ = counts.received, looked_ = now;
   }
 
@@ -40,9 +40,12 @@ class Gathering {
   Instant until() const { return until_; }
   // Everything waits for it.
   bool of_all() const { return pause_ <= kShort; }
+  // Small frames of many peers gather, for kShort.
+  bool of_small() const { return of_small_; }
 
  private:
   Duration pause_{};
+  bool of_small_ = false;
   Instant until_{}, looked_{};
   std::uint64_t bytes_ = 0, frames_ = 0;    // of ExchangeCounts, when it was looked
 };

@@ -1,6 +1,6 @@
 #include "io/peer_wire.h"
 
-#include "io/library_receive.h"
+#include "io/library_input.h"
 
 namespace dthrottle {
 

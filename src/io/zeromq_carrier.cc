@@ -7,7 +7,7 @@
 #include <cerrno>
 
 #include "io/clock.h"
-#include "io/library_receive.h"
+#include "io/library_input.h"
 
 namespace dthrottle {
 
@@ -19,7 +19,7 @@ using std::chrono::seconds;
 constexpr int kLingerMs = 200;
 
 // What one connection may bring without a whole message coming out: all that may wait and one message under way, twice,
-// since a frame that arrives in small pieces counts for more than its length (io/library_receive).
+// since a frame that arrives in small pieces counts for more than its length (io/library_input).
 constexpr std::size_t kIncompleteBytesMax = 2 * (kWaitingMax + 1) * std::size_t{kWireBytesMax};
 constexpr Duration kTrimAfter = seconds(1);
 
@@ -152,6 +152,8 @@ void ZeroMqCarrier::ReadAnswers(Instant now) {
 
 void ZeroMqCarrier::Watch(std::vector<PeerStatus>& peers, const ExchangeCounts& counts, Instant now) {
   gathering_.Look(peers.size(), options_.exchange.period, counts, now);
+  // Each look takes little of one connection, so large frames would queue up.
+  PauseLibraryInput(gathering_.of_small() ? Gathering::kShort : Duration(0));
   if (links_.keeps()) links_.Reconcile(resolver_, now);
   links_.Watch(peers, now);
   WatchEndless(now);

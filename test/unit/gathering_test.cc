@@ -31,14 +31,17 @@ TEST_CASE("frames are read as they come unless there are many, of many peers or 
   reader.Pause(1, 0, 0);
   CHECK(reader.Pause(64, 249, 1000) == 0ms);
   CHECK(reader.Pause(63, 10'000, 1000) == 0ms);
+  CHECK_FALSE(reader.gathering.of_small());
   CHECK(reader.Pause(64, 250, 1000) == 5ms);
   CHECK(reader.gathering.of_all());
+  CHECK(reader.gathering.of_small());
   CHECK(reader.Pause(2, 10, (1 << 20) - 1) == 0ms);
   CHECK(reader.Pause(2, 10, 1 << 20) == 20ms);    // a fiftieth of the period
   CHECK_FALSE(reader.gathering.of_all());
   CHECK(reader.Pause(1000, 1000, 1 << 20, 5s) == 50ms);
   CHECK(reader.Pause(1000, 1000, 1 << 20, 100ms) == 2ms);
   CHECK(reader.gathering.of_all());
+  CHECK_FALSE(reader.gathering.of_small());
   CHECK(reader.Pause(1000, 10, 1000) == 0ms);    // it goes by what has come of late
 }
 

@@ -1,6 +1,7 @@
-#include "io/library_receive.h"
+#include "io/library_input.h"
 
 #include <pthread.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -10,7 +11,10 @@
 #include <cerrno>
 #include <mutex>
 #include <string_view>
+#include <thread>
 #include <unordered_map>
+
+#include "io/clock.h"
 
 namespace dthrottle {
 
@@ -21,12 +25,13 @@ constexpr std::string_view kInputThread = "ZMQbg/IO";    // what libzmq calls th
 
 struct Intake {
   std::size_t bytes = 0;       // since a whole message was taken out
-  std::uint64_t socket = 0;    // the kernel's number for it: a descriptor is used again
+  std::uint64_t socket = 0;    // the kernel's number for it, once a second read is needed: a descriptor is used again
 };
 
 struct Ledger {
   std::atomic<std::size_t> bytes_max{0};
   std::atomic<std::uint64_t> cut{0};
+  std::atomic<Duration> pause{Duration(0)};
   std::mutex mutex;
   std::unordered_map<int, Intake> intakes;    // no more than there were descriptors at a time
 };
@@ -56,10 +61,10 @@ std::uint64_t NumberOfSocket(int fd) {
 bool IsBeyond(Ledger& ledger, int fd, std::size_t bytes_max) {
   const std::lock_guard lock(ledger.mutex);
   Intake& intake = ledger.intakes[fd];
-  if (intake.bytes == 0 || intake.bytes > bytes_max) {    // only then it matters whose bytes they are
-    const std::uint64_t number = NumberOfSocket(fd);
-    if (intake.socket != number) intake = {0, number};
-  }
+  if (intake.bytes > 0 && intake.socket == 0) intake.socket = NumberOfSocket(fd);
+  if (intake.bytes <= bytes_max) return false;
+  const std::uint64_t number = NumberOfSocket(fd);
+  if (intake.socket != number) intake = {0, number};
   return intake.bytes > bytes_max;
 }
 
@@ -88,6 +93,21 @@ ssize_t CountedReceive(int fd, void* buffer, std::size_t size, int flags) {
   return received;
 }
 
+int GatheringWait(int fd, epoll_event* events, int events_max, int timeout_ms) {
+  const auto wait = [&] {
+    return static_cast<int>(::syscall(SYS_epoll_pwait, fd, events, events_max, timeout_ms, nullptr, 0));
+  };
+  const Duration pause = TheLedger().pause.load(std::memory_order_relaxed);
+  if (pause == Duration(0) || !IsInputThread()) return wait();
+  thread_local Instant looked{};
+  std::this_thread::sleep_for(looked + pause - Now());
+  const int ready = wait();
+  const int error = errno;
+  looked = Now();
+  errno = error;
+  return ready;
+}
+
 }    // namespace
 
 void BoundLibraryReceives(std::size_t bytes_max) {
@@ -97,16 +117,25 @@ void BoundLibraryReceives(std::size_t bytes_max) {
 void LibraryMessageTaken(int fd) {
   Ledger& ledger = TheLedger();
   const std::lock_guard lock(ledger.mutex);
-  if (const auto intake = ledger.intakes.find(fd); intake != ledger.intakes.end()) intake->second.bytes = 0;
+  if (const auto intake = ledger.intakes.find(fd); intake != ledger.intakes.end()) intake->second = {};
 }
 
 std::uint64_t LibraryReceivesCut() {
   return TheLedger().cut.load(std::memory_order_relaxed);
 }
 
+void PauseLibraryInput(Duration pause) {
+  TheLedger().pause.store(pause, std::memory_order_relaxed);
+}
+
 }    // namespace dthrottle
 
-// The name that libraries call.
+// The names that libraries call.
 extern "C" __attribute__((visibility("default"))) ssize_t recv(int fd, void* buffer, std::size_t size, int flags) {
   return dthrottle::CountedReceive(fd, buffer, size, flags);
+}
+
+extern "C" __attribute__((visibility("default"))) int epoll_wait(int fd, epoll_event* events, int events_max,
+                                                                 int timeout_ms) {
+  return dthrottle::GatheringWait(fd, events, events_max, timeout_ms);
 }
