@@ -251,7 +251,8 @@ void Fleet::TellBaseline(std::uint32_t host) {
 }
 
 bool Fleet::Decide(std::uint32_t host, const Question& question) {
-  const auto& [tags, cost, patience, stay] = question;
+  const std::span<const TagNumber> tags = question.tags;
+  const Cost cost = question.cost;
   const std::optional<Duration> wait = Ask(host, question);
   ++counts_.queries;
   // A baseline knows neither waits nor what is taken for a while, so one bucket for all is not asked for them.
@@ -263,9 +264,9 @@ bool Fleet::Decide(std::uint32_t host, const Question& question) {
       if (wait) ledger_.Served(pays, host, cost, now(), held);
     });
   }
-  if (stay && !baseline_) {
+  if (question.stay && !baseline_) {
     const Duration waits = wait.value_or(Duration(0));
-    stays_.Begin({host, {tags.begin(), tags.end()}, cost, *stay, wait.has_value(), ideally, waits});
+    stays_.Begin({host, {tags.begin(), tags.end()}, cost, *question.stay, wait.has_value(), ideally, waits});
   }
   if (hosts_[host]->TakeWoken()) Work(host);
   for (const TagNumber tag : tags) Tell(host, tag, question, ideally, wait);
