@@ -24,11 +24,12 @@ type channel struct {
 
 // A line is one connection. Two goroutines of its own read and write.
 type line struct {
-	connected, ended, proven bool // proven: a call has been answered on it
-	cancel                   context.CancelFunc
-	calls                    []*call
-	unsent                   []byte
-	more                     *sync.Cond // there is something unsent, or it has ended
+	ended, proven bool     // proven: a call has been answered on it
+	conn          net.Conn // nil: it is not connected yet
+	cancel        context.CancelFunc
+	calls         []*call
+	unsent        []byte
+	more          *sync.Cond // there is something unsent, or it has ended
 }
 
 type call struct {
@@ -112,6 +113,9 @@ func (c *channel) end(line *line, why Verdict) {
 	line.ended = true
 	line.cancel()
 	line.more.Signal()
+	if line.conn != nil {
+		line.conn.Close() // ends a write to a daemon that reads nothing
+	}
 	if c.line == line {
 		c.line = nil
 	}
@@ -169,7 +173,7 @@ func (c *channel) giveUp(call *call, deadline time.Duration) ([]Answer, Verdict)
 		return call.read, TimedOut
 	}
 	c.pause.failed(call, time.Now())
-	if !c.line.connected || c.pause.failures > 1 {
+	if c.line.conn == nil || c.pause.failures > 1 {
 		c.end(c.line, TimedOut)
 	}
 	return call.read, TimedOut
@@ -183,7 +187,7 @@ func (c *channel) run(ctx context.Context, line *line) {
 	}
 	defer conn.Close()
 	c.mutex.Lock()
-	line.connected = true
+	line.conn = conn
 	c.mutex.Unlock()
 	go func() {
 		c.write(conn, line)

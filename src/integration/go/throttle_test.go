@@ -4,6 +4,8 @@ import (
 	"context"
 	"net"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -110,6 +112,30 @@ func TestADaemonThatHangsIsLeftAloneWhateverTheContexts(t *testing.T) {
 		if waited := time.Since(begin); verdict != BackingOff || waited > 30*time.Second {
 			t.Error(verdict, "after", waited, "with contexts of", patience)
 		}
+	}
+}
+
+func TestAConnectionThatIsGivenUpEndsThoughTheDaemonReadsNothing(t *testing.T) {
+	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	before := runtime.NumGoroutine()
+	client, _ := New(Options{Query: "unix:" + listener.Addr().String(), Deadline: 20 * time.Millisecond,
+		BackoffMin: time.Nanosecond, BackoffMax: time.Nanosecond})
+	tag := strings.Repeat("x", 1<<21) // more than a socket has room for
+	for i := 0; i < 5; i++ {
+		if answer := client.Ask(context.Background(), tag); answer.Verdict != TimedOut {
+			t.Error(answer)
+		}
+	}
+	client.Close()
+	for begin := time.Now(); runtime.NumGoroutine() > before && time.Since(begin) < 10*time.Second; {
+		time.Sleep(time.Millisecond)
+	}
+	if left := runtime.NumGoroutine() - before; left > 0 {
+		t.Error(left, "goroutines are left")
 	}
 }
 
