@@ -119,6 +119,20 @@ for (const name of ['deadlineMs', 'backoffMinMs', 'backoffMaxMs']) {
 """
 
 
+# Asks in every turn of the loop while connecting fails.
+GONE = """
+const { Throttle } = require(process.argv[1] + '/src/integration/node')
+const throttle = new Throttle({ query: process.argv[2], pages: false })
+const answers = []
+function turn (left) {
+  for (let i = 0; i < 20; i++) answers.push(throttle.ask('C', 30000))
+  if (left > 0) setImmediate(turn, left - 1)
+  else Promise.all(answers).then((all) => console.log([...new Set(all.map(({ verdict }) => verdict))].join()))
+}
+turn(5)
+"""
+
+
 class Node(test_bindings.Node, SystemTest):
     def test_a_busy_loop_hears_answers_that_have_come_by_the_deadline(self):
         with AskDaemon(rule(burst=2, rate=0.001)) as daemon:
@@ -158,6 +172,12 @@ class Node(test_bindings.Node, SystemTest):
                 time.sleep(0.2)
                 connection.sendall(b"OK\n")
             self.assertEqual(process.communicate(timeout=PATIENCE)[0], "serve\nserve\n")
+
+    def test_many_calls_while_connecting_fails_are_no_leak_to_node(self):
+        for address in ("unix:/nonexistent", "tcp:127.0.0.1:1"):
+            with self.subTest(address):
+                done = run("node", "-e", GONE, ROOT, address)
+                self.assertEqual((done.stdout, done.stderr), ("unreachable,backing off\n", ""))
 
     def test_nothing_rejects_whatever_a_caller_names(self):
         with AskDaemon(rule(burst=3, rate=0.001)) as daemon:

@@ -66,9 +66,8 @@ class Channel {
     const socket = net.connect({ ...this.#endpoint, noDelay: true })
     socket.setEncoding('latin1')
     socket.on('data', (data) => { if (socket === this.#socket && !this.#hear(data)) this.#end(socket, 'bad answer') })
-    socket.on('error', () => {})
-    socket.on('end', () => this.#end(socket, 'unreachable'))
-    socket.on('close', () => this.#end(socket, 'unreachable'))
+    // 'close' comes some turns behind 'error', and each call until then would leave a listener on the socket.
+    for (const name of ['error', 'end', 'close']) socket.on(name, () => this.#end(socket, 'unreachable'))
     this.#socket = socket
   }
 
