@@ -7,7 +7,7 @@ import time
 import unittest
 
 from common import SystemTest, report
-from daemon import rule, wait_until
+from daemon import fresh_directory, rule, wait_until
 from webserver import EXAMPLES, Haproxy, Load, open_daemon, stopped
 
 LIMITS = rule(name="ip", match="ip:*", burst=5, rate=0.001), rule(name="host", match="host:*", burst=200, rate=0.001)
@@ -28,8 +28,9 @@ def daemon_for_haproxy(*limits):
 
 
 @contextlib.contextmanager
-def haproxy(daemon, args=None, patient=True, head=""):
-    port = re.search(r"answering HAProxy on tcp:\S*:(\d+)", daemon.log)[1]
+def haproxy(daemon, args=None, patient=True, head="", address=None):
+    if address is None:
+        address = "127.0.0.1:" + re.search(r"answering HAProxy on tcp:\S*:(\d+)", daemon.log)[1]
     server = Haproxy()
     engine = (EXAMPLES / "haproxy-spoe/dthrottle.conf").read_text()
     if args:
@@ -40,8 +41,8 @@ def haproxy(daemon, args=None, patient=True, head=""):
     server.path("dthrottle.conf").write_text(engine)
     settings = adapted((EXAMPLES / "haproxy-spoe/haproxy.cfg").read_text(),
                        ("/etc/haproxy/dthrottle.conf", str(server.path("dthrottle.conf"))),
-                       ("bind :80", f"bind 127.0.0.1:{server.port}"), ("unix@/run/dthrottle/spop.sock", f"127.0.0.1:{port}"),
-                       ("timeout connect 20ms", "timeout connect 20s"),
+                       ("bind :80", f"bind 127.0.0.1:{server.port}"), ("unix@/run/dthrottle/spop.sock", address),
+                       ("timeout connect 20ms", "timeout connect 20s" if patient else "timeout connect 20ms"),
                        ("  server local 127.0.0.1:8080",
                         "  http-request return status 200 content-type text/plain string served"))
     server.write_settings(head + settings)
@@ -115,3 +116,19 @@ class HaproxyBySpoe(SystemTest):
                     waits.append(time.monotonic() - begin)
             report(f"HAProxy, a daemon that hangs: requests took {min(waits) * 1000:.1f} to {max(waits) * 1000:.1f} ms "
                    "(timeout processing 20 ms)")
+
+    def test_a_daemon_that_was_killed_is_soon_waited_for_no_more(self):
+        path = fresh_directory() / "sock"    # of the recipe's kind, which refuses a connection at once
+        self.addCleanup(shutil.rmtree, path.parent)
+        path.parent.chmod(0o755)
+        with open_daemon(*LIMITS, spop={"unix": str(path), "unix_mode": "0666"}) as daemon:
+            with haproxy(daemon, patient=False, address=f"unix@{path}") as server:
+                wait_until(lambda: server.get("/").status == 429, "the daemon is asked")
+                daemon.kill()
+                killed, first = time.monotonic(), server.get("/")
+                self.assertEqual(first.status, 200)
+                wait_until(lambda: "dthrottled is DOWN" in server.log, "a health check has found out")
+                took = time.monotonic() - killed
+                self.assertEqual(server.get("/").status, 200)
+        report(f"HAProxy, a daemon that was killed: requests took {1000 * first.seconds:.1f} ms for {took:.1f} s")
+        self.assertLess(took, 3.9)    # 2.4, and what a busy machine takes; 4 to 6 where three checks are 2 s apart
