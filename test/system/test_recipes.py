@@ -11,7 +11,7 @@ from daemon import rule, wait_until
 from envoy import EnvoyDaemon, built_with_grpc
 from fleet import free_port_pair
 from test_http import HttpDaemon
-from webserver import EXAMPLES, SLACK, Apache, Caddy, Envoy, Haproxy, Nginx, open_daemon, stopped
+from webserver import EXAMPLES, SLACK, Apache, Caddy, Envoy, Haproxy, Load, Nginx, open_daemon, stopped
 
 TIMEOUT_S = 0.02    # of the recipes; where the daemon does not hang it has all the time it takes on a busy machine
 TAG = "ip:127.0.0.1"
@@ -354,6 +354,14 @@ class OverHttp(SystemTest):
             with self.subTest(name), open_http_daemon(rule(burst=50)) as daemon, recipe(daemon) as server:
                 self.assertEqual(server.statuses(100), 50 * [200] + 50 * [429])
                 self.assertLessEqual(daemon.stats()["http_connections_accepted"], 3)
+
+    def test_requests_at_once_use_connections_again(self):
+        for name, recipe in OVER_HTTP.items():
+            with self.subTest(name), open_http_daemon(rule(burst=50)) as daemon, recipe(daemon) as server:
+                with Load(server, threads=8) as load:
+                    wait_until(lambda: len(load.responses) > 500, "there are answers")
+                stats = daemon.stats()
+                self.assertLess(stats["http_connections_accepted"], stats["http_requests"] / 10)
 
     def test_what_is_no_verdict_serves(self):
         asked = {nginx_http: ("/auth;", "/auth?cost=many;"), caddy: ("cost=1", "cost=many")}
