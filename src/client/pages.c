@@ -18,7 +18,7 @@
 static const int64_t PAUSE_MIN_NS = 1000000000, PAUSE_MAX_NS = 60 * (int64_t)1000000000;
 
 enum {
-  FETCHED_MAX = 1000, /* each leaves addresses behind, though no memory */
+  FETCHED_MAX = 1000, /* each leaves addresses behind, and hardly any memory */
   ASKED_TAGS = 4096,  /* remembered as asked for lately; a power of two */
 };
 
@@ -27,8 +27,8 @@ struct dthrottle_page_view {
   const struct dthrottle_page* page;
   struct dthrottle_page_count* counts;
   uint32_t entries;
-  int deciding;               /* a thread decides a question; another one asks the daemon */
-  uint32_t asked[ASKED_TAGS]; /* a part of the hash of the last tag in each place */
+  int deciding;    /* a thread decides a question; another one asks the daemon */
+  uint32_t* asked; /* a part of the hash of the last tag in each of ASKED_TAGS places; with the mutex */
 };
 
 /* ---- Looking ---- */
@@ -129,9 +129,17 @@ static void blind(const struct dthrottle_page_view* view) {
   mmap(view->counts, dthrottle_page_count_bytes(view->entries), PROT_READ | PROT_WRITE, flags, -1, 0);
 }
 
+static void forget_asked(struct dthrottle_page_view* view) {
+  free(view->asked);
+  view->asked = NULL;
+}
+
 /* Asks as ever, and tries again after a while. */
 static void give_up(struct dthrottle_pages* pages, int64_t now) {
-  if (pages->view != NULL) blind(pages->view);
+  if (pages->view != NULL) {
+    blind(pages->view);
+    forget_asked(pages->view);
+  }
   __atomic_store_n(&pages->view, NULL, __ATOMIC_RELEASE);
   if (pages->fd >= 0) close(pages->fd);
   pages->fd = -1;
@@ -192,16 +200,18 @@ static void* map_sealed(int fd, size_t bytes, int protection) {
   return at == MAP_FAILED ? NULL : at;
 }
 
-/* NULL: the descriptors are not what they should be. */
+/* NULL: the descriptors are not what they should be, or there is no memory. */
 static struct dthrottle_page_view* map_view(const int fds[2], uint32_t entries) {
   struct dthrottle_page_view* const view = calloc(1, sizeof *view);
   if (view == NULL) return NULL;
   view->entries = entries;
   view->page = map_sealed(fds[0], dthrottle_page_bytes(entries), PROT_READ);
   view->counts = map_sealed(fds[1], dthrottle_page_count_bytes(entries), PROT_READ | PROT_WRITE);
-  if (view->page != NULL && view->counts != NULL) return view;
+  view->asked = calloc(ASKED_TAGS, sizeof *view->asked);
+  if (view->page != NULL && view->counts != NULL && view->asked != NULL) return view;
   if (view->page != NULL) munmap((void*)(uintptr_t)view->page, dthrottle_page_bytes(entries));
   if (view->counts != NULL) munmap(view->counts, dthrottle_page_count_bytes(entries));
+  forget_asked(view);
   free(view);
   return NULL;
 }
@@ -321,6 +331,7 @@ void dthrottle_pages_close(struct dthrottle_pages* pages) {
     pages->had = view->before;
     munmap((void*)(uintptr_t)view->page, dthrottle_page_bytes(view->entries));
     munmap(view->counts, dthrottle_page_count_bytes(view->entries));
+    forget_asked(view);
     free(view);
   }
   if (pages->own != NULL) munmap(pages->own, (size_t)sysconf(_SC_PAGESIZE));

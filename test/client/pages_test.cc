@@ -1,5 +1,6 @@
 // What libdthrottle refuses by a page, with a daemon that gives pages of the test's making, right ones and wrong ones.
 #include <fcntl.h>
+#include <malloc.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -445,6 +446,23 @@ TEST_CASE("a page ends with its connection, and a thread that looks at it finds 
   pages.retry_at = 0;    // a second later
   pages.Fetch(daemon);
   CHECK(pages.Refuse("C"));
+}
+
+TEST_CASE("a page that has ended leaves next to no memory behind") {
+  const auto bytes_in_use = [] { return mallinfo2().uordblks; };    // 0 where a sanitizer has another allocator
+  constexpr std::size_t kLives = 20, kBytesOfEach = 256;
+  Daemon daemon;
+  Pages pages(daemon);
+  std::size_t before = 0;
+  for (std::size_t life = 0; life <= kLives; ++life) {
+    pages.Fetch(daemon);
+    if (life == 0) before = bytes_in_use();
+    daemon.Hang();
+    pages.Refused("C");
+    REQUIRE(pages.view == nullptr);
+    pages.retry_at = 0;    // a second later
+  }
+  CHECK(bytes_in_use() < before + kLives * kBytesOfEach);
 }
 
 TEST_CASE("a child after any kind of fork has not its parent's page, and fetches its own") {
