@@ -194,6 +194,20 @@ class Recipes(SystemTest):
                 self.wait_throttled(server)    # the daemon has heard what it was asked meanwhile
                 self.assertLess(daemon.stats()["queries"] - before, 100)
 
+    def test_one_answer_that_comes_too_late_opens_no_limit_for_long(self):
+        for name, recipe in PAUSING.items():
+            with self.subTest(name), open_http_daemon(rule(burst=1)) as daemon, recipe(daemon, patient=False) as server:
+                opened = []
+                for _ in range(5):    # a busy machine makes other answers late, too
+                    self.wait_throttled(server)
+                    with stopped(daemon):
+                        self.assertEqual(server.get().status, 200)
+                    begin = time.monotonic()
+                    self.wait_throttled(server)
+                    opened.append(time.monotonic() - begin)
+                report(f"{name}: one late answer opens a limit for {1000 * min(opened):.0f} ms")
+                self.assertLess(min(opened), 0.8)
+
     def test_a_restart_goes_unnoticed(self):
         for name, recipe in SERVERS.items():
             with self.subTest(name), open_http_daemon(rule(burst=1)) as daemon, recipe(daemon) as server:
