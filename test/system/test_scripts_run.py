@@ -1,11 +1,13 @@
 """scripts/run starts one daemon, starts it anew when it is run again, and stops it."""
 
 import contextlib
+import ctypes
 import os
 import pathlib
 import shutil
 import signal
 import subprocess
+import time
 
 from common import SystemTest
 from daemon import BUILD, ROOT, clean_environment, fresh_directory, rule, settings_text, wait_until
@@ -16,6 +18,9 @@ daemon_packages=() run_packages=()
 install_missing() {{ :; }}
 build() {{ cp {BUILD}/dthrottled build/new && mv build/new build/dthrottled; }}
 """
+
+
+PR_SET_CHILD_SUBREAPER = 36
 
 
 class Run(SystemTest):
@@ -61,3 +66,15 @@ class Run(SystemTest):
         self.run_script("stop")
         self.assertEqual(self.daemons(), set())
         self.run_script("stop")
+
+    def test_stop_waits_for_no_daemon_that_has_left_and_that_nobody_reaps(self):
+        # As in a container whose first process does not: this process takes over what the script leaves.
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self.addCleanup(ctypes.CDLL(None).prctl, PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        self.run_script()
+        (daemon,) = self.daemons()
+        self.addCleanup(os.waitpid, daemon, os.WNOHANG)
+        begin = time.monotonic()
+        self.run_script("stop")
+        self.assertLess(time.monotonic() - begin, 8)
+        self.assertEqual(self.daemons(), set())
