@@ -12,6 +12,10 @@ import (
 	"time"
 )
 
+// Calls on a line that nobody waits for any more. Contexts may end as soon as they like, and a daemon that hangs would have
+// them all kept until the deadline.
+const givenUpMax = 1024
+
 // A channel is one connection to a socket of the daemon, which all calls share. Answers come in the order of the questions; a
 // call that was given up leaves its place in the queue, so the answers to it are dropped when they come.
 type channel struct {
@@ -28,6 +32,7 @@ type line struct {
 	conn          net.Conn // nil: it is not connected yet
 	cancel        context.CancelFunc
 	calls         []*call
+	givenUp       int // of the calls
 	unsent        []byte
 	more          *sync.Cond // there is something unsent, or it has ended
 }
@@ -65,6 +70,11 @@ func (c *channel) exchange(ctx context.Context, deadline time.Duration, data []b
 	if !c.pause.begin(call, call.began) {
 		c.mutex.Unlock()
 		return nil, BackingOff
+	}
+	if c.line != nil && c.line.givenUp >= givenUpMax {
+		c.late(call, deadline)
+		c.mutex.Unlock()
+		return nil, TimedOut
 	}
 	c.send(call)
 	c.mutex.Unlock()
@@ -150,17 +160,30 @@ func (c *channel) hear(line *line, text []byte) bool {
 		line.calls = line.calls[1:]
 		line.proven = true
 		c.pause.answered(call)
-		if !call.settled {
+		if call.settled {
+			line.givenUp--
+		} else {
 			call.settle(Serve)
 		}
 	}
 	return true
 }
 
-// The functions below are called without it.
-
 // A context may end sooner than any daemon answers. So it is the daemon's failure only where it owes an answer on the line for
 // the deadline, to this call or to one before it.
+func (c *channel) late(call *call, deadline time.Duration) {
+	if time.Since(c.line.calls[0].began) < deadline {
+		c.pause.forget(call)
+		return
+	}
+	c.pause.failed(call, time.Now())
+	if c.line.conn == nil || c.pause.failures > 1 {
+		c.end(c.line, TimedOut)
+	}
+}
+
+// The functions below are called without it.
+
 func (c *channel) giveUp(call *call, deadline time.Duration) ([]Answer, Verdict) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
@@ -168,14 +191,8 @@ func (c *channel) giveUp(call *call, deadline time.Duration) ([]Answer, Verdict)
 		return call.read, <-call.done
 	}
 	call.settled = true
-	if time.Since(c.line.calls[0].began) < deadline {
-		c.pause.forget(call)
-		return call.read, TimedOut
-	}
-	c.pause.failed(call, time.Now())
-	if c.line.conn == nil || c.pause.failures > 1 {
-		c.end(c.line, TimedOut)
-	}
+	c.line.givenUp++
+	c.late(call, deadline)
 	return call.read, TimedOut
 }
 

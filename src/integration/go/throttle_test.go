@@ -139,6 +139,35 @@ func TestAConnectionThatIsGivenUpEndsThoughTheDaemonReadsNothing(t *testing.T) {
 	}
 }
 
+func TestCallsThatContextsEndAreNotKeptWithoutBound(t *testing.T) {
+	begin := make(chan struct{})
+	address, _ := serve(t, begin)
+	client, _ := New(Options{Query: address, Deadline: time.Hour})
+	var group sync.WaitGroup
+	for i := 0; i < 20; i++ {
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			for i := 0; i < 100; i++ {
+				if answer := askFor(client, 100*time.Microsecond); answer.Verdict != TimedOut {
+					t.Error(answer)
+				}
+			}
+		}()
+	}
+	group.Wait()
+	client.query.mutex.Lock()
+	kept := len(client.query.line.calls)
+	client.query.mutex.Unlock()
+	if kept > 1024+20 {
+		t.Error(kept, "calls are kept")
+	}
+	close(begin)
+	for answer := askFor(client, time.Minute); answer.Verdict != Serve; answer = askFor(client, time.Minute) {
+		time.Sleep(time.Millisecond)
+	}
+}
+
 func TestLateAnswersAreCountedAndNotKept(t *testing.T) {
 	late := &call{readers: make([]reader, 1000), done: make(chan Verdict, 1)}
 	for i := range late.readers {
