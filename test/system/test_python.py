@@ -295,6 +295,22 @@ class Coroutines(SystemTest):
             throttle = dthrottle.AsyncThrottle(f"unix:{daemon.query_path}", deadline=PATIENT)
             self.assertIs(asyncio.run(ask(daemon, throttle)), dthrottle.Verdict.THROTTLE)
 
+    def test_calls_that_are_given_up_while_a_daemon_hangs_are_not_kept_without_bound(self):
+        async def ask(daemon, throttle):
+            await throttle.ask("C")
+            daemon.signal(signal.SIGSTOP)
+            for _ in range(30):
+                calls = [asyncio.wait_for(throttle.ask("C"), 0.005) for _ in range(100)]
+                for answer in await asyncio.gather(*calls, return_exceptions=True):
+                    self.assertIs(getattr(answer, "verdict", dthrottle.Verdict.TIMED_OUT), dthrottle.Verdict.TIMED_OUT)
+            daemon.signal(signal.SIGCONT)
+            while (await throttle.ask("C")).verdict is dthrottle.Verdict.TIMED_OUT:
+                await asyncio.sleep(0.01)
+        with Daemon(rule(burst=10_000)) as daemon:
+            throttle = dthrottle.AsyncThrottle(f"unix:{daemon.query_path}", deadline=PATIENT)
+            asyncio.run(ask(daemon, throttle))
+            self.assertLess(daemon.stats()["queries"], 1024 + 200)
+
 
 class WhatIsHeld(SystemTest):
     """The numbers of test/client/holding_test.cc."""

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Calls on a line that nobody waits for any more. Contexts may end as soon as they like, and a daemon that hangs would have
-// them all kept until the deadline.
+// Calls on a line that nobody waits for any more. Contexts may end as soon as they like, and a daemon that hangs would
+// have them all kept until the deadline.
 const givenUpMax = 1024
 
 // A channel is one connection to a socket of the daemon, which all calls share. Answers come in the order of the questions; a

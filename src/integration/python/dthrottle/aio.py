@@ -13,12 +13,18 @@ from ._pause import Pause
 from .throttle import _VERDICTS, BadAnswer, Call, Spoken
 
 
+# Calls on a line that nobody waits for any more. Callers may give up as soon as they like, and a daemon that hangs would
+# have them all kept until the deadline.
+_GIVEN_UP_MAX = 1024
+
+
 class _Line(asyncio.Protocol):
     """A connection. Answers come in the order of the questions; a call that was given up leaves its place in the queue,
     so the answers to it are dropped when they come."""
 
     def __init__(self):
-        self.calls = collections.deque()    # (Call, future) each
+        self.calls = collections.deque()    # (Call, future) each; where nobody waits the future is cancelled
+        self.given_up = 0    # of the calls
         self.transport = None
         self.proven = self.ended = False
         self._begun = b""
@@ -51,8 +57,15 @@ class _Line(asyncio.Protocol):
         if call.hear(line):
             self.proven = True
             self.calls.popleft()
-            if not future.done():
+            if future.done():
+                self.given_up -= 1
+            else:
                 future.set_result(None)
+
+    def give_up(self, future):
+        if not future.done():
+            future.cancel()
+            self.given_up += 1
 
     def connection_lost(self, _error):
         self.end(Verdict.UNREACHABLE)
@@ -65,6 +78,10 @@ class _Line(asyncio.Protocol):
             if not future.done():
                 future.set_result(why)
         self.calls.clear()
+
+
+class _Crowded(Exception):
+    """Too many calls that were given up wait for their answers."""
 
 
 class _Channel:
@@ -85,6 +102,9 @@ class _Channel:
             return [], Verdict.BACKING_OFF
         try:
             failure = await self._attempt(call, data, call.began + deadline)
+        except _Crowded:
+            self._cancelled(call, deadline)
+            return [], Verdict.TIMED_OUT
         except asyncio.CancelledError:
             self._cancelled(call, deadline)
             raise
@@ -126,11 +146,18 @@ class _Channel:
                 line = await self._within(self._open(), deadline)
             except OSError as error:
                 return Verdict.TIMED_OUT if isinstance(error, TimeoutError) else Verdict.UNREACHABLE
+            if line.given_up >= _GIVEN_UP_MAX:
+                raise _Crowded
             was_proven = line.proven
+            asked = line.ask(call, data)
             try:
-                failure = await self._within(line.ask(call, data), deadline)
+                failure = await self._within(asked, deadline)
             except TimeoutError:
+                line.give_up(asked)
                 return Verdict.TIMED_OUT
+            except BaseException:
+                line.give_up(asked)
+                raise
             if failure is not Verdict.UNREACHABLE or not was_proven or call.read:
                 return failure
         return failure
