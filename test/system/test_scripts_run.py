@@ -36,8 +36,9 @@ class Run(SystemTest):
         self.addCleanup(self.end_daemons)
 
     def run_script(self, *words):
-        done = subprocess.run([self.tree / "scripts/run", *words], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              timeout=120, env=clean_environment(DTHROTTLECTL_SOCKET=f"{self.tree}/admin.sock"))
+        done = subprocess.run([self.tree / "scripts/run", *words], stdin=subprocess.DEVNULL, capture_output=True,
+                              text=True, timeout=120,
+                              env=clean_environment(DTHROTTLECTL_SOCKET=f"{self.tree}/admin.sock"))
         self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
 
     def daemons(self):
