@@ -9,7 +9,6 @@
 #include <cstring>
 #include <utility>
 
-#include "base/check.h"
 #include "config/calendar.h"
 #include "config/values.h"
 #include "io/clock.h"
@@ -23,7 +22,7 @@ namespace dthrottle {
 namespace {
 
 // A clock that is set, or steered, is followed within this time; when a period ends, the limiter knows in advance.
-constexpr std::uint64_t kLookMs = 1000;
+constexpr Duration kFollowEvery = std::chrono::seconds(1);
 // More of counts is not kept beside the table at an orderly end.
 constexpr std::size_t kKeptBytesMax = std::size_t{1} << 28;
 
@@ -75,7 +74,7 @@ std::optional<Problem> WhyNoQuotaFile(const LoadedSettings& loaded, RoomLeft* le
 }
 
 Counting::Counting(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Log& log, Handover& handed)
-    : settings_(settings), limiter_(limiter), log_(log) {
+    : settings_(settings), limiter_(limiter), log_(log), timer_(loop, [this] { limiter_.ways().FollowCalendar(); }) {
   Before before{handed.Take(kSection), handed.Take(kFileSection).bytes};
   if (limiter_.rules().any_quota()) {
     auto opened = Open(settings, std::move(before));
@@ -84,12 +83,7 @@ Counting::Counting(uv_loop_t* loop, Limiter& limiter, const Settings& settings, 
   } else if (before.left.fd >= 0) {
     ::close(before.left.fd);
   }
-  DT_CHECK(uv_timer_init(loop, &timer_) == 0);
-  timer_.data = this;
-  const auto on_timer = [](uv_timer_t* timer) {
-    static_cast<Counting*>(timer->data)->limiter_.ways().FollowCalendar();
-  };
-  DT_CHECK(uv_timer_start(&timer_, on_timer, kLookMs, kLookMs) == 0);
+  timer_.StartEvery(kFollowEvery);
 }
 
 FileResult<Counting::Opened> Counting::Open(const Settings& settings, Before before) const {
@@ -183,7 +177,7 @@ void Counting::Pack(HandedSection& left) {
 
 void Counting::Close() {
   closed_ = true;
-  uv_close(reinterpret_cast<uv_handle_t*>(&timer_), nullptr);
+  timer_.Close();
 }
 
 }    // namespace dthrottle

@@ -15,6 +15,7 @@
 #include "io/handover.h"
 #include "io/log.h"
 #include "io/part.h"
+#include "io/timer.h"
 #include "limiter/limiter.h"
 #include "quota/quotas.h"
 
@@ -71,7 +72,7 @@ class Counting final : public Part {
   Log& log_;
   std::optional<Opened> prepared_;
   std::optional<MappedRegion> region_;
-  uv_timer_t timer_;
+  Timer timer_;
   std::atomic<bool> closed_{false};    // Prepare looks at it
 };
 

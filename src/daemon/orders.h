@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "io/service.h"
+#include "io/timer.h"
 
 namespace dthrottle {
 
@@ -24,18 +25,16 @@ class Orders {
   void Start();
 
   // Feeds the watchdog no more.
-  void StopWatchdog();
+  void StopWatchdog() { watchdog_.Stop(); }
 
   // Closes what it has on the loop, which must run once more.
   void Close();
 
  private:
-  void OnWatchdog();
-
   const Service& service_;
   const Takers takers_;
   uv_signal_t signals_[4];
-  uv_timer_t watchdog_;
+  Timer watchdog_;
 };
 
 }    // namespace dthrottle

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/check.h"
 #include "io/clock.h"
 #include "rule/rulebook.h"
 
@@ -11,7 +10,7 @@ namespace dthrottle {
 
 namespace {
 
-constexpr std::uint64_t kLookEveryMs = 1000;
+constexpr Duration kLookEvery = std::chrono::seconds(1);
 constexpr Duration kRenewRest = std::chrono::seconds(10);
 constexpr int kRenewRestTimes = 9;    // as long as the table was gone through: it takes a tenth of the time at most
 constexpr Duration kSayEvery = std::chrono::minutes(1);
@@ -19,11 +18,8 @@ constexpr Duration kSayEvery = std::chrono::minutes(1);
 }    // namespace
 
 OwnLimitsWatch::OwnLimitsWatch(uv_loop_t* loop, Limiter& limiter, Reloading& reloading, Log& log)
-    : limiter_(limiter), reloading_(reloading), log_(log) {
-  DT_CHECK(uv_timer_init(loop, &timer_) == 0);
-  timer_.data = this;
-  const auto on_timer = [](uv_timer_t* timer) { static_cast<OwnLimitsWatch*>(timer->data)->OnTimer(Now()); };
-  DT_CHECK(uv_timer_start(&timer_, on_timer, kLookEveryMs, kLookEveryMs) == 0);
+    : limiter_(limiter), reloading_(reloading), log_(log), timer_(loop, [this] { OnTimer(Now()); }) {
+  timer_.StartEvery(kLookEvery);
 }
 
 void OwnLimitsWatch::OnTimer(Instant now) {
@@ -42,10 +38,6 @@ void OwnLimitsWatch::OnTimer(Instant now) {
   renewing_ = true;
   renewed_at_ = now;
   reloading_.Work();
-}
-
-void OwnLimitsWatch::Close() {
-  uv_close(reinterpret_cast<uv_handle_t*>(&timer_), nullptr);
 }
 
 }    // namespace dthrottle

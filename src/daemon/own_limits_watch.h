@@ -9,6 +9,7 @@
 #include "daemon/reloading.h"
 #include "io/log.h"
 #include "io/part.h"
+#include "io/timer.h"
 #include "limiter/limiter.h"
 
 namespace dthrottle {
@@ -18,7 +19,7 @@ class OwnLimitsWatch final : public Part {
   // All must outlive it.
   OwnLimitsWatch(uv_loop_t* loop, Limiter& limiter, Reloading& reloading, Log& log);
 
-  void Close() override;
+  void Close() override { timer_.Close(); }
 
  private:
   void OnTimer(Instant now);
@@ -26,7 +27,7 @@ class OwnLimitsWatch final : public Part {
   Limiter& limiter_;
   Reloading& reloading_;
   Log& log_;
-  uv_timer_t timer_;
+  Timer timer_;
   Instant renewed_at_{};
   bool renewing_ = false;
   Instant not_before_{};    // the next renewal

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/check.h"
 #include "config/values.h"
 #include "io/clock.h"
 #include "io/files.h"
@@ -14,7 +13,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::uint64_t kTickMs = 100;
+constexpr Duration kTick = 100ms;
 constexpr Duration kPatience = 2s;    // for an answer
 constexpr Duration kTellAgain = 1min;
 constexpr Duration kReadOwner = 250ms, kReadUnknown = 1s, kReadSilent = 5s, kReadQuiet = 30s;
@@ -39,10 +38,8 @@ OwnerList::OwnerList(uv_loop_t* loop, const Settings& settings, Log& log, std::s
       prng_(prng),
       fleet_(std::move(fleet)),
       owners_(settings.peers.etcd_key, name_),
-      etcd_(loop, EtcdCluster::Of(settings.peers)) {
-  DT_CHECK(uv_timer_init(loop_, &timer_) == 0);
-  timer_.data = this;
-}
+      etcd_(loop, EtcdCluster::Of(settings.peers)),
+      timer_(loop, [this] { OnTick(); }) {}
 
 Result<void> OwnerList::Start() {
   if (!settings_.table.file.empty()) {
@@ -59,8 +56,7 @@ Result<void> OwnerList::Start() {
         });
   }
   Reload();
-  uv_timer_start(
-      &timer_, [](uv_timer_t* t) { static_cast<OwnerList*>(t->data)->OnTick(); }, 0, kTickMs);
+  timer_.StartNowAndEvery(kTick);
   return {};
 }
 
@@ -197,7 +193,7 @@ void OwnerList::Close() {
   for (const Left& left : left_) {
     if (!left.closed) left.entry->Close();
   }
-  uv_close(reinterpret_cast<uv_handle_t*>(&timer_), nullptr);
+  timer_.Close();
 }
 
 }    // namespace dthrottle

@@ -23,6 +23,7 @@
 #include "io/etcd_owners.h"
 #include "io/kept_text.h"
 #include "io/log.h"
+#include "io/timer.h"
 
 namespace dthrottle {
 
@@ -77,7 +78,7 @@ class OwnerList {
   const Fleet fleet_;
   EtcdOwners owners_;
   EtcdClient etcd_;
-  uv_timer_t timer_;
+  Timer timer_;
   std::unique_ptr<EtcdElector> entry_;    // of this host; null: it is not to own tags
   std::list<Left> left_;
   std::optional<KeptText> file_;

@@ -28,7 +28,7 @@ constexpr Duration kFarewell = std::chrono::milliseconds(500);
 // For what lies between the thread and the limiter when the thread has ended.
 constexpr Duration kDraining = std::chrono::seconds(2);
 
-constexpr std::uint64_t kRetryMs = 5000;    // before the ports are tried again
+constexpr Duration kRetryAfter = std::chrono::seconds(5);    // before the ports are tried again
 
 std::string By(const Settings& settings) {
   const auto& peers = settings.peers;
@@ -47,10 +47,8 @@ Peering::Peering(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Lo
       log_(log),
       tasks_(tasks),
       tenants_(std::move(tenants)),
-      slices_(loop, {[this](Instant end) { return Turn(end); }, [this] { return session_->next(); }}) {
-  DT_CHECK(uv_timer_init(loop_, &retry_) == 0);
-  retry_.data = this;
-}
+      slices_(loop, {[this](Instant end) { return Turn(end); }, [this] { return session_->next(); }}),
+      retry_(loop, [this] { Return(); }) {}
 
 Peering::~Peering() {
   DT_CHECK(stopped_);
@@ -104,8 +102,7 @@ void Peering::Return() {
   const auto opened = Open();
   if (opened) return;
   log_.Error("{}; trying again", opened.error().message);
-  uv_timer_start(
-      &retry_, [](uv_timer_t* t) { static_cast<Peering*>(t->data)->Return(); }, kRetryMs, 0);
+  retry_.StartOnce(kRetryAfter);
 }
 
 // ---- The list of owners, where etcd has it ----
@@ -279,7 +276,7 @@ void Peering::Close() {
   }
   if (owner_list_ != nullptr) owner_list_->Close();
   slices_.Close();
-  uv_close(reinterpret_cast<uv_handle_t*>(&retry_), nullptr);
+  retry_.Close();
 }
 
 std::optional<LeasePart> Peering::PartForLeases(std::string_view tag, const LeaseUse& use) {

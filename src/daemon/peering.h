@@ -20,6 +20,7 @@
 #include "io/part.h"
 #include "io/slices.h"
 #include "io/task_queue.h"
+#include "io/timer.h"
 #include "limiter/limiter.h"
 
 namespace dthrottle {
@@ -86,7 +87,7 @@ class Peering final : public Part {
   const std::vector<Tenant*> tenants_;
   Slices slices_;
   std::optional<MappedRegion> counted_;      // how far this host has counted others, as an owner; none before
-  uv_timer_t retry_;                         // the ports could not be opened
+  Timer retry_;                              // the ports could not be opened
   std::unique_ptr<PeerSession> session_;     // the last; null before the first
   std::unique_ptr<OwnerList> owner_list_;    // null: the settings have it, or there is none
   PeerSession::Kept kept_;                   // to go on with

@@ -6,7 +6,6 @@
 #include <iterator>
 #include <utility>
 
-#include "base/check.h"
 #include "config/keys.h"
 #include "config/load.h"
 #include "daemon/elsewhere.h"
@@ -69,16 +68,12 @@ bool PartsHaveToFollow(const Rulebook& rules, const Rulebook& in_force) {
 }    // namespace
 
 Reloading::Reloading(Host host, std::shared_ptr<const Rulebook> base)
-    : host_(std::move(host)), base_(std::move(base)), in_force_at_(Now()) {
-  DT_CHECK(uv_timer_init(host_.loop, &working_) == 0);
-  working_.data = this;
-}
+    : host_(std::move(host)),
+      working_(host_.loop, [this] { OnWork(); }),
+      base_(std::move(base)),
+      in_force_at_(Now()) {}
 
 Reloading::~Reloading() = default;
-
-void Reloading::Close() {
-  uv_close(reinterpret_cast<uv_handle_t*>(&working_), nullptr);
-}
 
 void Reloading::Ask(Done done) {
   if (stopping_) return done({false, {"the daemon is stopping"}});
@@ -235,12 +230,6 @@ void Reloading::Count(ProcessCounts& counts) const {
 
 // ---- Between queries ----
 
-void Reloading::Work() {
-  constexpr std::uint64_t kEveryMs = 1;
-  uv_timer_start(
-      &working_, [](uv_timer_t* t) { static_cast<Reloading*>(t->data)->OnWork(); }, 0, kEveryMs);
-}
-
 // Works on the table for a fifth of the time. A thread that never sleeps is put aside whenever somebody else wants its
 // processor, for several milliseconds that every query waits; one that sleeps most of the time is woken at once.
 void Reloading::OnWork() {
@@ -249,7 +238,7 @@ void Reloading::OnWork() {
   while (host_.limiter.Tick(Now())) {
     if (Now() - begun >= kAtOnce) return;
   }
-  uv_timer_stop(&working_);
+  working_.Stop();
   if (auto retired = host_.limiter.TakeRetired()) FreeElsewhere(std::move(retired));
   if (waiting_ != nullptr) PutInForce(std::move(waiting_));
   host_.idle();

@@ -15,6 +15,7 @@
 #include "io/files.h"
 #include "io/log.h"
 #include "io/service.h"
+#include "io/timer.h"
 #include "rule/rulebook.h"
 
 namespace dthrottle {
@@ -66,13 +67,13 @@ class Reloading {
   bool busy() const { return reloading_ || host_.limiter.reshaping(); }
 
   // The limiter has work to do between queries.
-  void Work();
+  void Work() { working_.StartNowAndEvery(std::chrono::milliseconds(1)); }
 
   // No settings are put in force any more.
   void Stop() { stopping_ = true; }
 
   // Closes what it has on the loop, which must run once more.
-  void Close();
+  void Close() { working_.Close(); }
 
   void Count(ProcessCounts& counts) const;
 
@@ -93,7 +94,7 @@ class Reloading {
   void FreeElsewhere(std::shared_ptr<const Rulebook> rules);
 
   const Host host_;
-  uv_timer_t working_;
+  Timer working_;
   bool reloading_ = false, stopping_ = false;
   std::unique_ptr<Loaded> waiting_;    // until the table has finished with the reload before
   std::shared_ptr<const Rulebook> base_;    // what the file says

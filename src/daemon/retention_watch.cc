@@ -1,9 +1,7 @@
 #include "daemon/retention_watch.h"
 
 #include <algorithm>
-#include <cstdint>
 
-#include "base/check.h"
 #include "io/clock.h"
 #include "limiter/retention.h"
 #include "rule/rulebook.h"
@@ -17,12 +15,9 @@ constexpr Duration kWarnEvery = std::chrono::minutes(1);
 
 }    // namespace
 
-RetentionWatch::RetentionWatch(uv_loop_t* loop, Limiter& limiter, Log& log) : limiter_(limiter), log_(log) {
-  constexpr auto kEveryMs = static_cast<std::uint64_t>(Retention::kEvery / std::chrono::milliseconds(1));
-  DT_CHECK(uv_timer_init(loop, &timer_) == 0);
-  timer_.data = this;
-  const auto on_timer = [](uv_timer_t* timer) { static_cast<RetentionWatch*>(timer->data)->OnTimer(Now()); };
-  DT_CHECK(uv_timer_start(&timer_, on_timer, kEveryMs, kEveryMs) == 0);
+RetentionWatch::RetentionWatch(uv_loop_t* loop, Limiter& limiter, Log& log)
+    : limiter_(limiter), log_(log), timer_(loop, [this] { OnTimer(Now()); }) {
+  timer_.StartEvery(Retention::kEvery);
 }
 
 void RetentionWatch::OnTimer(Instant now) {
@@ -48,10 +43,6 @@ void RetentionWatch::OnTimer(Instant now) {
       rules.rules()[worst].name, Seconds(*limiter_.retention().of(limiter_.tally().counter(worst))),
       Seconds(ToDuration(rules.limit(static_cast<LimitIndex>(worst)).shape.depth)),
       short_of_time > 1 ? fmt::format(", those of {} more rules too", short_of_time - 1) : "");
-}
-
-void RetentionWatch::Close() {
-  uv_close(reinterpret_cast<uv_handle_t*>(&timer_), nullptr);
 }
 
 }    // namespace dthrottle

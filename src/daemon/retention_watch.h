@@ -6,6 +6,7 @@
 
 #include "io/log.h"
 #include "io/part.h"
+#include "io/timer.h"
 #include "limiter/limiter.h"
 
 namespace dthrottle {
@@ -15,14 +16,14 @@ class RetentionWatch final : public Part {
   // All must outlive it.
   RetentionWatch(uv_loop_t* loop, Limiter& limiter, Log& log);
 
-  void Close() override;
+  void Close() override { timer_.Close(); }
 
  private:
   void OnTimer(Instant now);
 
   Limiter& limiter_;
   Log& log_;
-  uv_timer_t timer_;
+  Timer timer_;
   Instant quiet_until_{};    // after a warning
 };
 

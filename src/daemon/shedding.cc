@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 
-#include "base/check.h"
 #include "base/state.h"
 #include "config/values.h"
 #include "io/clock.h"
@@ -40,10 +39,7 @@ std::string Shown(ShedSignal signal, double value) {
 }    // namespace
 
 Shedding::Shedding(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Log& log)
-    : loop_(loop), limiter_(limiter), settings_(settings), log_(log) {
-  DT_CHECK(uv_timer_init(loop_, &timer_) == 0);
-  timer_.data = this;
-}
+    : loop_(loop), limiter_(limiter), settings_(settings), log_(log), timer_(loop, [this] { OnTimer(); }) {}
 
 void Shedding::Start(std::string_view left) {
   Follow();
@@ -71,13 +67,7 @@ void Shedding::Follow() {
   cgroup_ = shed.cgroup;
   if (!sample_) note_ = signal_ == ShedSignal::kReported ? "nothing is reported" : "";
   Apply(Now());
-  if (!active_) {
-    uv_timer_stop(&timer_);
-    return;
-  }
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(shed.interval).count();
-  uv_timer_start(
-      &timer_, [](uv_timer_t* t) { static_cast<Shedding*>(t->data)->OnTimer(); }, 0, static_cast<std::uint64_t>(ms));
+  active_ ? timer_.StartNowAndEvery(shed.interval) : timer_.Stop();
 }
 
 Result<void> Shedding::Report(double value) {
@@ -173,10 +163,6 @@ ShedCounts Shedding::Counts() const {
   counts.blind = active_ && !sample_;
   if (sample_ && Curve().high() > 0) counts.signal = std::max(0.0, sample_->reading.value / Curve().high());
   return counts;
-}
-
-void Shedding::Close() {
-  uv_close(reinterpret_cast<uv_handle_t*>(&timer_), nullptr);
 }
 
 }    // namespace dthrottle

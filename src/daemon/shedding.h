@@ -17,6 +17,7 @@
 #include "io/log.h"
 #include "io/memory_gauge.h"
 #include "io/part.h"
+#include "io/timer.h"
 #include "limiter/limiter.h"
 
 namespace dthrottle {
@@ -41,7 +42,7 @@ class Shedding final : public Part {
 
   void Keep(std::vector<HandedSection>& sections) const override;
 
-  void Close() override;
+  void Close() override { timer_.Close(); }
 
  private:
   struct Measurement;
@@ -66,7 +67,7 @@ class Shedding final : public Part {
   Limiter& limiter_;
   const Settings& settings_;
   Log& log_;
-  uv_timer_t timer_;
+  Timer timer_;
   ShedSignal signal_{};
   std::string cgroup_;
   std::optional<Sample> sample_;

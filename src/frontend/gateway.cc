@@ -77,10 +77,6 @@ std::string PathOf(const GatewayProgram& program) {
   return fmt::format("{}/{}", DTHROTTLE_PROGRAMS, program.name);
 }
 
-std::uint64_t Milliseconds(Duration d) {
-  return static_cast<std::uint64_t>(std::chrono::ceil<std::chrono::milliseconds>(d).count());
-}
-
 void ClosePoll(uv_poll_t* poll) {
   uv_poll_stop(poll);
   uv_close(reinterpret_cast<uv_handle_t*>(poll), [](uv_handle_t* h) { delete reinterpret_cast<uv_poll_t*>(h); });
@@ -133,9 +129,10 @@ Gateway::Gateway(uv_loop_t* loop, Log& log, Options options, std::vector<Lines> 
       options_(std::move(options)),
       lines_(std::move(lines)),
       pipe_poll_(nullptr, ClosePoll),
+      timer_(loop, [this] { OnTimer(); }),
       hang_ups_(::epoll_create1(EPOLL_CLOEXEC)) {
-  DT_CHECK(uv_timer_init(loop, &timer_) == 0 && uv_poll_init(loop, &hang_ups_poll_, hang_ups_) == 0);
-  timer_.data = hang_ups_poll_.data = this;
+  DT_CHECK(uv_poll_init(loop, &hang_ups_poll_, hang_ups_) == 0);
+  hang_ups_poll_.data = this;
   const auto on_hang_ups = [](uv_poll_t* h, int, int) { static_cast<Gateway*>(h->data)->OnHangUps(); };
   DT_CHECK(uv_poll_start(&hang_ups_poll_, UV_READABLE, on_hang_ups) == 0);
 }
@@ -212,7 +209,7 @@ void Gateway::OnExit(const ChildOutcome& outcome) {
     if (std::find(waiting_.begin(), waiting_.end(), fd) == waiting_.end()) End(fd);
   }
   if (leaving_) {
-    uv_timer_stop(&timer_);
+    timer_.Stop();
     return DrainLines(0);
   }
   ++restarts_;
@@ -223,12 +220,7 @@ void Gateway::OnExit(const ChildOutcome& outcome) {
     log_.Error("{}: {}: {}; its connections are closed, and another one begins in {:g} s", options_.front,
                options_.program.name, outcome.said, Seconds(delay_));
   }
-  StartTimer(delay_);
-}
-
-void Gateway::StartTimer(Duration after) {
-  uv_timer_start(
-      &timer_, [](uv_timer_t* t) { static_cast<Gateway*>(t->data)->OnTimer(); }, Milliseconds(after), 0);
+  timer_.StartOnce(delay_);
 }
 
 void Gateway::OnTimer() {
@@ -265,7 +257,7 @@ void Gateway::Drain(std::function<void()> done) {
   for (const int fd : std::exchange(waiting_, {})) End(fd);
   if (program_ == nullptr) return OnExit({});
   ClosePipe();    // the program is told so
-  StartTimer(kFarewell);
+  timer_.StartOnce(kFarewell);
 }
 
 void Gateway::DrainLines(std::size_t first) {
@@ -278,7 +270,7 @@ void Gateway::Close() {
   former_.reset();
   ClosePipe();
   for (const int fd : std::set(connections_)) End(fd);
-  uv_close(reinterpret_cast<uv_handle_t*>(&timer_), nullptr);
+  timer_.Close();
   uv_close(reinterpret_cast<uv_handle_t*>(&hang_ups_poll_), nullptr);
   ::close(hang_ups_);
   for (const Lines& lines : lines_) lines.server.Close();
@@ -335,7 +327,7 @@ void Gateway::End(int fd) {
 void Gateway::PassAll() {
   while (pipe_ >= 0 && !waiting_.empty()) {
     const int error = SendDescriptor(pipe_, waiting_.front());
-    if (error == EAGAIN) return StartTimer(kFullPipe);
+    if (error == EAGAIN) return timer_.StartOnce(kFullPipe);
     if (error == EPIPE || error == ECONNRESET) return;    // it leaves; the next one gets them
     const int fd = waiting_.front();
     waiting_.pop_front();

@@ -29,6 +29,7 @@
 #include "io/handover.h"
 #include "io/log.h"
 #include "io/stream_server.h"
+#include "io/timer.h"
 
 namespace dthrottle {
 
@@ -98,7 +99,6 @@ class Gateway {
   void ClosePipe();
   void DrainLines(std::size_t first);
   void OnTimer();
-  void StartTimer(Duration after);
   bool Watch(int fd);
   void OnHangUps();
   void End(int fd);
@@ -111,7 +111,7 @@ class Gateway {
   std::unique_ptr<Child> former_;       // the one that was dismissed
   int pipe_ = -1;                       // carries descriptors; -1: the program takes none
   std::unique_ptr<uv_poll_t, void (*)(uv_poll_t*)> pipe_poll_;    // where lines are sent; null: none are
-  uv_timer_t timer_;
+  Timer timer_;
   Instant started_{};
   Duration delay_{};                    // before the next start
   const int hang_ups_;                  // tells which connections have ended, by epoll

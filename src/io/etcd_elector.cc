@@ -1,20 +1,18 @@
 #include "io/etcd_elector.h"
 
-#include <chrono>
 #include <tuple>
 #include <utility>
 
-#include "base/check.h"
 #include "io/clock.h"
 
 namespace dthrottle {
 
 EtcdElector::EtcdElector(uv_loop_t* loop, EtcdCluster cluster, EtcdElection::Candidate candidate,
                          std::function<void()> on_change)
-    : etcd_(loop, std::move(cluster)), election_(std::move(candidate)), on_change_(std::move(on_change)) {
-  DT_CHECK(uv_timer_init(loop, &timer_) == 0);
-  timer_.data = this;
-}
+    : timer_(loop, [this] { Step(); }),
+      etcd_(loop, std::move(cluster)),
+      election_(std::move(candidate)),
+      on_change_(std::move(on_change)) {}
 
 void EtcdElector::Campaign() {
   campaigning_ = true;
@@ -25,9 +23,7 @@ void EtcdElector::Step() {
   if (!campaigning_) return;
   const BootInstant now = BootNow();
   if (const auto request = election_.Next(now)) return Ask(*request);
-  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(election_.next_at() - now).count();
-  uv_timer_start(
-      &timer_, [](uv_timer_t* t) { static_cast<EtcdElector*>(t->data)->Step(); }, static_cast<std::uint64_t>(ms), 0);
+  timer_.StartOnce(election_.next_at() - now);
 }
 
 void EtcdElector::Ask(const EtcdRequest& request) {
@@ -58,7 +54,7 @@ void EtcdElector::TellChanges() {
 
 void EtcdElector::Resign(std::function<void()> done) {
   campaigning_ = false;
-  uv_timer_stop(&timer_);
+  timer_.Stop();
   const auto request = election_.Resign();
   if (!request) return done();
   etcd_.Post(*request, election_.patience(), [done = std::move(done)](const FetchedReply&) { done(); });
@@ -67,7 +63,7 @@ void EtcdElector::Resign(std::function<void()> done) {
 void EtcdElector::Close() {
   campaigning_ = false;
   etcd_.Close();
-  uv_close(reinterpret_cast<uv_handle_t*>(&timer_), nullptr);
+  timer_.Close();
 }
 
 }    // namespace dthrottle

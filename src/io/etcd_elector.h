@@ -9,6 +9,7 @@
 #include "io/elector.h"
 #include "io/etcd_client.h"
 #include "io/etcd_election.h"
+#include "io/timer.h"
 
 namespace dthrottle {
 
@@ -29,7 +30,7 @@ class EtcdElector final : public Elector {
   void Ask(const EtcdRequest& request);
   void TellChanges();
 
-  uv_timer_t timer_;
+  Timer timer_;
   EtcdClient etcd_;
   EtcdElection election_;
   const std::function<void()> on_change_;

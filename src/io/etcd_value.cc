@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "base/check.h"
 #include "io/clock.h"
 #include "io/etcd_json.h"
 
@@ -10,25 +9,20 @@ namespace dthrottle {
 
 namespace {
 
-constexpr std::uint64_t kEveryMs = 2000;
+constexpr Duration kReadEvery = std::chrono::seconds(2);
 constexpr Duration kAnswerPatience = std::chrono::seconds(2), kBetweenWatches = std::chrono::seconds(2);
 constexpr Duration kWatchMax = std::chrono::minutes(1);    // then a new one begins, of the member that is read then
 
 }    // namespace
 
 EtcdValue::EtcdValue(uv_loop_t* loop, EtcdCluster cluster, std::string key, OnValue on_value)
-    : etcd_(loop, std::move(cluster)), key_(std::move(key)), on_value_(std::move(on_value)) {
-  DT_CHECK(uv_timer_init(loop, &timer_) == 0);
-  timer_.data = this;
-}
-
-void EtcdValue::Start() {
-  ReadSoon();
-}
+    : timer_(loop, [this] { Read(); }),
+      etcd_(loop, std::move(cluster)),
+      key_(std::move(key)),
+      on_value_(std::move(on_value)) {}
 
 void EtcdValue::ReadSoon() {
-  uv_timer_start(
-      &timer_, [](uv_timer_t* t) { static_cast<EtcdValue*>(t->data)->Read(); }, 0, kEveryMs);
+  timer_.StartNowAndEvery(kReadEvery);
 }
 
 void EtcdValue::Read() {
@@ -66,7 +60,7 @@ void EtcdValue::Watch() {
 
 void EtcdValue::Close() {
   etcd_.Close();
-  uv_close(reinterpret_cast<uv_handle_t*>(&timer_), nullptr);
+  timer_.Close();
 }
 
 }    // namespace dthrottle

@@ -13,6 +13,7 @@
 
 #include "base/time.h"
 #include "io/etcd_client.h"
+#include "io/timer.h"
 
 namespace dthrottle {
 
@@ -26,7 +27,7 @@ class EtcdValue {
 
   EtcdValue(uv_loop_t* loop, EtcdCluster cluster, std::string key, OnValue on_value);
 
-  void Start();
+  void Start() { ReadSoon(); }
   // When etcd last said what the value is; none: never.
   std::optional<BootInstant> heard() const { return heard_; }
   // Why the last read failed, with the member; empty: it did not.
@@ -39,7 +40,7 @@ class EtcdValue {
   void OnReply(const FetchedReply& reply);
   void Watch();
 
-  uv_timer_t timer_;
+  Timer timer_;
   EtcdClient etcd_;
   const std::string key_;
   const OnValue on_value_;

@@ -12,15 +12,18 @@
 #include "base/check.h"
 #include "io/libcurl.h"
 #include "io/thread_pool.h"
+#include "io/timer.h"
 
 namespace dthrottle {
 
 // libcurl says which sockets to watch and when to wake it, and is told what has happened.
 struct HttpClient::Curl {
+  Curl(uv_loop_t* loop, std::function<void()> on_timer) : timer(loop, std::move(on_timer)) {}
+
   const LibCurl* lib = nullptr;    // until it is loaded
   CURLM* multi = nullptr;
   curl_slist* headers = nullptr;
-  uv_timer_t timer;
+  Timer timer;
   std::string failure;             // why it is not
   std::vector<Request> waiting;    // until one of both
   bool closed = false;
@@ -40,9 +43,7 @@ struct HttpClient::Socket {
   curl_socket_t fd;
 };
 
-HttpClient::HttpClient(uv_loop_t* loop, Tls tls) : loop_(loop), tls_(std::move(tls)), curl_(new Curl) {
-  DT_CHECK(uv_timer_init(loop, &curl_->timer) == 0);
-  curl_->timer.data = this;
+HttpClient::HttpClient(uv_loop_t* loop, Tls tls) : loop_(loop), tls_(std::move(tls)), curl_(new Curl(loop, [this] { OnTimer(); })) {
   // A thread loads the library, as others wait for this loop.
   using Loaded = Result<const LibCurl*>;
   const auto load = [](Loaded& its) {
@@ -62,6 +63,13 @@ void HttpClient::OnLoaded(const Result<const LibCurl*>& loaded) {
   for (Request& request : std::exchange(curl_->waiting, {})) Begin(std::move(request));
 }
 
+void HttpClient::OnTimer() {
+  if (curl_->lib == nullptr) return FailWaiting();
+  int running;
+  curl_->lib->multi_socket_action(curl_->multi, CURL_SOCKET_TIMEOUT, 0, &running);
+  Collect();
+}
+
 void HttpClient::FailWaiting() {
   for (const Request& request : std::exchange(curl_->waiting, {})) request.on_reply({0, curl_->failure});
 }
@@ -73,15 +81,9 @@ void HttpClient::Use(const LibCurl& lib) {
   DT_CHECK(curl_->multi != nullptr && curl_->headers != nullptr);
 
   const auto on_timer_wanted = [](CURLM*, long timeout_ms, void* self) {
-    HttpClient& client = *static_cast<HttpClient*>(self);
-    if (timeout_ms < 0) return uv_timer_stop(&client.curl_->timer);
-    const auto on_timer = [](uv_timer_t* timer) {
-      HttpClient& c = *static_cast<HttpClient*>(timer->data);
-      int running;
-      c.curl_->lib->multi_socket_action(c.curl_->multi, CURL_SOCKET_TIMEOUT, 0, &running);
-      c.Collect();
-    };
-    return uv_timer_start(&client.curl_->timer, on_timer, static_cast<std::uint64_t>(timeout_ms), 0);
+    Timer& timer = static_cast<HttpClient*>(self)->curl_->timer;
+    timeout_ms < 0 ? timer.Stop() : timer.StartOnce(std::chrono::milliseconds(timeout_ms));
+    return 0;
   };
   const auto on_socket_wanted = [](CURL*, curl_socket_t fd, int what, void* self, void* known) {
     HttpClient& client = *static_cast<HttpClient*>(self);
@@ -129,9 +131,7 @@ HttpClient::~HttpClient() {
 void HttpClient::Begin(Request request) {
   if (curl_->lib == nullptr) {
     curl_->waiting.push_back(std::move(request));
-    if (curl_->failure.empty()) return;
-    uv_timer_start(
-        &curl_->timer, [](uv_timer_t* t) { static_cast<HttpClient*>(t->data)->FailWaiting(); }, 0, 0);
+    if (!curl_->failure.empty()) curl_->timer.StartOnce(Duration::zero());
     return;
   }
   const LibCurl& lib = *curl_->lib;
@@ -204,7 +204,7 @@ void HttpClient::Collect() {
 void HttpClient::Close() {
   if (std::exchange(curl_->closed, true)) return;
   curl_->waiting.clear();
-  uv_close(reinterpret_cast<uv_handle_t*>(&curl_->timer), nullptr);
+  curl_->timer.Close();
   if (curl_->lib == nullptr) return;
   const LibCurl& lib = *curl_->lib;
   for (Transfer* transfer : std::exchange(curl_->transfers, {})) {

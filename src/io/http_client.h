@@ -64,6 +64,7 @@ class HttpClient {
 
   void Begin(Request request);
   void OnLoaded(const Result<const LibCurl*>& loaded);
+  void OnTimer();
   void FailWaiting();
   void Use(const LibCurl& lib);
   void Collect();

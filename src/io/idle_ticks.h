@@ -6,8 +6,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <utility>
 
 #include "base/time.h"
+#include "io/timer.h"
 
 namespace dthrottle {
 
@@ -17,7 +19,11 @@ class IdleTicks {
   using Mark = std::uint32_t;
 
   // Calls `on_tick` after each tick. The loop must outlive it.
-  IdleTicks(uv_loop_t* loop, std::function<void()> on_tick);
+  IdleTicks(uv_loop_t* loop, std::function<void()> on_tick)
+      : timer_(loop, [this, on_tick = std::move(on_tick)] {
+          ++ticks_;
+          on_tick();
+        }) {}
 
   // Zero: nothing is ever idle.
   void SetTimeout(Duration timeout);
@@ -31,13 +37,12 @@ class IdleTicks {
   bool IsIdle(Mark mark) const { return ticks_ - mark > kTicks; }
 
   // The loop must run once more.
-  void Close();
+  void Close() { timer_.Close(); }
 
  private:
   static constexpr Mark kTicks = 8;    // in a timeout
 
-  const std::function<void()> on_tick_;
-  uv_timer_t timer_;
+  Timer timer_;
   Duration tick_{};    // zero: there is no timeout
   Mark ticks_ = 0;
   bool runs_ = false;

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -14,6 +13,7 @@
 #include "base/check.h"
 #include "io/child.h"
 #include "io/signals.h"
+#include "io/timer.h"
 
 namespace dthrottle {
 
@@ -22,10 +22,8 @@ namespace {
 // Runs a child to its end. A SIGINT that waits because of a TemporaryFolder ends the child, also if that has had none.
 class Runner {
  public:
-  Runner(uv_loop_t* loop, const ChildCommand& command) : loop_(loop) {
-    DT_CHECK(uv_timer_init(loop_, &look_) == 0);
-    look_.data = this;
-    uv_timer_start(&look_, [](uv_timer_t* timer) { static_cast<Runner*>(timer->data)->Look(); }, kLookMs, kLookMs);
+  Runner(uv_loop_t* loop, const ChildCommand& command) : loop_(loop), look_(loop, [this] { Look(); }) {
+    look_.StartEvery(std::chrono::milliseconds(100));
     child_.emplace(loop_, command, [this](ChildOutcome said) { End(std::move(said)); });
   }
 
@@ -36,8 +34,6 @@ class Runner {
   }
 
  private:
-  static constexpr std::uint64_t kLookMs = 100;
-
   void Look() {
     sigset_t waiting;
     if (sigpending(&waiting) != 0 || sigismember(&waiting, SIGINT) != 1) return;
@@ -49,11 +45,11 @@ class Runner {
 
   void End(ChildOutcome said) {
     outcome_ = std::move(said);
-    uv_close(reinterpret_cast<uv_handle_t*>(&look_), nullptr);
+    look_.Close();
   }
 
   uv_loop_t* loop_;
-  uv_timer_t look_;
+  Timer look_;
   std::optional<Child> child_;
   ChildOutcome outcome_;
 };

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "base/time.h"
+#include "io/timer.h"
 
 namespace dthrottle {
 
@@ -41,7 +42,7 @@ class Slices {
   uv_loop_t* const loop_;
   const Work work_;
   uv_async_t wake_;
-  uv_timer_t timer_;     // the work is due
+  Timer timer_;          // the work is due
   uv_idle_t working_;    // while there is more to do
   bool stopped_ = true;
   bool closed_ = false;

@@ -14,7 +14,7 @@ namespace dthrottle {
 
 namespace {
 
-constexpr std::uint64_t kDrainTickMs = 10;
+constexpr Duration kDrainTick = std::chrono::milliseconds(10);
 constexpr unsigned kDrainTicksMax = 200;    // 2 s
 
 }    // namespace
@@ -41,11 +41,11 @@ StreamServer::StreamServer(uv_loop_t* loop, const Sizes& sizes, Duration idle_ti
                 return ends;
               });
             }),
+      drain_timer_(loop, [this] { OnDrainTick(); }),
       read_bytes_(sizes.read_bytes),
       arena_(sizes) {
-  DT_CHECK(uv_check_init(loop, &turn_end_) == 0 && uv_idle_init(loop, &turn_again_) == 0 &&
-           uv_timer_init(loop, &drain_timer_) == 0);
-  turn_end_.data = turn_again_.data = drain_timer_.data = this;
+  DT_CHECK(uv_check_init(loop, &turn_end_) == 0 && uv_idle_init(loop, &turn_again_) == 0);
+  turn_end_.data = turn_again_.data = this;
   DT_CHECK(uv_check_start(&turn_end_, [](uv_check_t* h) { Owner<StreamServer>(h)->OnTurnEnd(); }) == 0);
   set_idle_timeout(idle_timeout);
 }
@@ -56,8 +56,8 @@ StreamServer::~StreamServer() {
 
 void StreamServer::Close() {
   idle_.Close();
-  for (auto* handle : {reinterpret_cast<uv_handle_t*>(&turn_end_), reinterpret_cast<uv_handle_t*>(&turn_again_),
-                       reinterpret_cast<uv_handle_t*>(&drain_timer_)}) {
+  drain_timer_.Close();
+  for (auto* handle : {reinterpret_cast<uv_handle_t*>(&turn_end_), reinterpret_cast<uv_handle_t*>(&turn_again_)}) {
     if (uv_is_closing(handle) == 0) uv_close(handle, nullptr);
   }
 }
@@ -283,22 +283,22 @@ void StreamServer::EndIf(const std::function<bool(Connection&)>& ends) {
   }
 }
 
-// What was in a socket when draining began is read in the turn after, so a tick in which nobody was heard means that
-// nothing is left to answer, but on connections that are not read from because they still have answers to take.
 void StreamServer::Drain(std::function<void()> on_drained) {
   if (on_drained_ != nullptr) return;
   on_drained_ = std::move(on_drained);
   heard_ = true;
-  const auto on_tick = [](uv_timer_t* t) {
-    StreamServer& self = *Owner<StreamServer>(t);
-    const bool late = ++self.drain_ticks_ > kDrainTicksMax;
-    const bool silent = !std::exchange(self.heard_, false);
-    self.EndIf([&](const Connection& c) { return late || (silent && !c.outgoing_.waits() && !c.waits_); });
-    if (!self.connections_.empty()) return;
-    uv_timer_stop(t);
-    self.on_drained_();
-  };
-  DT_CHECK(uv_timer_start(&drain_timer_, on_tick, kDrainTickMs, kDrainTickMs) == 0);
+  drain_timer_.StartEvery(kDrainTick);
+}
+
+// What was in a socket when draining began is read in the turn after, so a tick in which nobody was heard means that
+// nothing is left to answer, but on connections that are not read from because they still have answers to take.
+void StreamServer::OnDrainTick() {
+  const bool late = ++drain_ticks_ > kDrainTicksMax;
+  const bool silent = !std::exchange(heard_, false);
+  EndIf([&](const Connection& c) { return late || (silent && !c.outgoing_.waits() && !c.waits_); });
+  if (!connections_.empty()) return;
+  drain_timer_.Stop();
+  on_drained_();
 }
 
 }    // namespace dthrottle

@@ -24,6 +24,7 @@
 #include "io/idle_ticks.h"
 #include "io/outgoing.h"
 #include "io/stream.h"
+#include "io/timer.h"
 #include "io/turn_arena.h"
 
 namespace dthrottle {
@@ -161,13 +162,14 @@ class StreamServer {
   void Flush();
   void OnWritten(Connection& connection, int status);
   void End(Connection& connection);
+  void OnDrainTick();
 
   const AliveBy alive_by_;
   IdleTicks idle_;
 
   uv_check_t turn_end_;
   uv_idle_t turn_again_;    // keeps the loop from waiting while again_ has something
-  uv_timer_t drain_timer_;
+  Timer drain_timer_;
 
   std::vector<Connection*> connections_;
   StreamCounts counts_;

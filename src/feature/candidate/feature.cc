@@ -9,7 +9,6 @@
 #include "admin/admin.h"
 #include "admin/commands/commands.h"
 #include "admin/escape.h"
-#include "base/check.h"
 #include "base/state.h"
 #include "base/words.h"
 #include "config/keys.h"
@@ -65,14 +64,12 @@ void CandidateFeature::Keep(std::vector<HandedSection>& sections) const {
 }
 
 void CandidateFeature::Start() {
-  DT_CHECK(uv_timer_init(host_.loop, &timer_) == 0);
-  timer_.data = this;
-  started_ = true;
+  timer_.emplace(host_.loop, [this] { OnTimer(); });
 }
 
 void CandidateFeature::Close() {
   EndComparison();
-  if (std::exchange(started_, false)) uv_close(reinterpret_cast<uv_handle_t*>(&timer_), nullptr);
+  timer_.reset();
 }
 
 Amendment CandidateFeature::Amends() {
@@ -153,7 +150,7 @@ void CandidateFeature::Load(std::string_view share, std::string path, std::funct
 
 void CandidateFeature::OnLoaded(Loading& loaded) {
   loading_ = false;
-  if (!started_) return loaded.reply(ErrorAnswer("the daemon is stopping"));
+  if (!timer_) return loaded.reply(ErrorAnswer("the daemon is stopping"));
   if (!loaded.complaint.empty()) return loaded.reply(ErrorAnswer(loaded.complaint));
   EndComparison();
   file_ = loaded.path, share_ = loaded.share, rules_ = loaded.rules, comparison_ = loaded.comparison;
@@ -177,19 +174,14 @@ void CandidateFeature::OnTimer() {
     host_.admin.limiter().Observe(comparison_, comparison_->sample());
   }
   if (!copying_) comparison_->FollowPeers();
-  SetTimer();
-}
-
-void CandidateFeature::SetTimer() {
-  uv_timer_start(
-      &timer_, [](uv_timer_t* t) { static_cast<CandidateFeature*>(t->data)->OnTimer(); }, copying_ ? 1 : 1000, 0);
+  timer_->StartOnce(std::chrono::milliseconds(copying_ ? 1 : 1000));
 }
 
 // Its memory goes back in the thread pool, because that takes milliseconds.
 void CandidateFeature::EndComparison() {
   if (comparison_ == nullptr) return;
   host_.admin.limiter().Observe(nullptr, {});
-  uv_timer_stop(&timer_);
+  timer_->Stop();
   using Freed = std::shared_ptr<Comparison>;
   InThreadPool(host_.loop, std::exchange(comparison_, nullptr), [](Freed& its) { its.reset(); }, [](Freed&) {});
 }
@@ -222,7 +214,7 @@ void CandidateFeature::PutInForceHere(std::function<void(Json)> reply) {
 }
 
 void CandidateFeature::OnChecked(Checking& checking) {
-  if (!started_) return checking.reply(ErrorAnswer("the daemon is stopping"));
+  if (!timer_) return checking.reply(ErrorAnswer("the daemon is stopping"));
   if (!checking.complaint.empty()) return checking.reply(ErrorAnswer(checking.complaint));
   if (comparison_ == nullptr || rules_ != checking.rules) {
     return checking.reply(ErrorAnswer("there is no such candidate any more"));

@@ -6,12 +6,14 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "feature/candidate/comparison.h"
 #include "feature/feature.h"
+#include "io/timer.h"
 
 namespace dthrottle {
 
@@ -50,7 +52,6 @@ class CandidateFeature final : public Feature {
   void Load(std::string_view share, std::string path, std::function<void(Json)> reply);
   void OnLoaded(Loading& loaded);
   void OnTimer();
-  void SetTimer();
   void EndComparison();
   void Stop(const std::function<void(Json)>& reply);
   void PutInForceHere(std::function<void(Json)> reply);
@@ -61,8 +62,8 @@ class CandidateFeature final : public Feature {
   Json ShowRules() const;
 
   const FeatureHost host_;
-  uv_timer_t timer_{};
-  bool started_ = false, loading_ = false;
+  std::optional<Timer> timer_;    // none before Start, and after Close
+  bool loading_ = false;
 
   // The candidate; without a comparison there is none.
   std::string file_;

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "admin/admin.h"
-#include "base/check.h"
 #include "config/values.h"
 #include "feature/set_limits/operators.h"
 #include "io/clock.h"
@@ -148,9 +147,7 @@ bool SetLimitsFeature::TakeKeys(std::vector<std::string>& problems) {
 }
 
 void SetLimitsFeature::Start() {
-  DT_CHECK(uv_timer_init(host_.loop, &timer_) == 0);
-  timer_.data = this;
-  started_ = true;
+  timer_.emplace(host_.loop, [this] { OnTimer(); });
   if (!path_.empty()) {
     const auto text = [this] {
       writing_ = AllStamps();
@@ -176,7 +173,7 @@ void SetLimitsFeature::Reload(std::vector<std::string>& problems) {
 }
 
 void SetLimitsFeature::Close() {
-  if (std::exchange(started_, false)) uv_close(reinterpret_cast<uv_handle_t*>(&timer_), nullptr);
+  timer_.reset();
 }
 
 Amendment SetLimitsFeature::Amends() {
@@ -259,7 +256,7 @@ void SetLimitsFeature::OnNews() {
     const std::lock_guard lock(mutex_);
     news = spreading_.TakeNews();
   }
-  if (news.empty() || !started_) return;
+  if (news.empty() || !timer_) return;
   for (const SignedLimit& limit : news) {
     const std::string text = TextOf(limit.limit).substr(0, kLimitLineBytesMax);    // rules are longer
     host_.admin.Audit(fmt::format("limit: {} has set {}", By(limit), text));
@@ -297,16 +294,12 @@ void SetLimitsFeature::OnTimer() {
 }
 
 void SetLimitsFeature::SetTimer() {
-  if (!started_) return;
-  const Duration left = ends_at_ - WallClock();
-  const auto wait = std::chrono::ceil<std::chrono::milliseconds>(std::min(kLookEvery, left)).count();
-  uv_timer_start(
-      &timer_, [](uv_timer_t* t) { static_cast<SetLimitsFeature*>(t->data)->OnTimer(); },
-      static_cast<std::uint64_t>(std::max<std::int64_t>(wait, 1)), 0);
+  constexpr Duration kLeast = std::chrono::milliseconds(1);
+  if (timer_) timer_->StartOnce(std::clamp(ends_at_ - WallClock(), kLeast, kLookEvery));
 }
 
 void SetLimitsFeature::Write(KeptText::Done done) {
-  if (!file_ || !started_) return done({});
+  if (!file_ || !timer_) return done({});
   file_->Write(std::move(done));
 }
 

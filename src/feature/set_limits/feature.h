@@ -19,6 +19,7 @@
 #include "feature/feature.h"
 #include "feature/set_limits/spreading.h"
 #include "io/kept_text.h"
+#include "io/timer.h"
 
 namespace dthrottle {
 
@@ -121,8 +122,7 @@ class SetLimitsFeature final : public Feature {
   std::string path_;                         // of the file that keeps them; empty: none does
   std::optional<TextLock> lock_;             // none beside the table, whose own lock holds both
   std::optional<KeptText> file_;
-  uv_timer_t timer_{};
-  bool started_ = false;
+  std::optional<Timer> timer_;               // none before Start, and after Close
   Duration ends_at_ = Duration::max();    // since 1970: the next of the limits that are in force
   Duration written_at_{};                 // since 1970: the file
   std::uint64_t unsaved_ = 0;

@@ -81,7 +81,7 @@ void SetLimitsFeature::CheckAndSet(SignedLimit limit, std::function<void(Json)> 
     its.complaint = Read(its.limit.limit.name, its.settings, loaded);
   };
   const auto done = [this](Checking& its) {
-    if (!started_) return its.reply(ErrorAnswer("the daemon is stopping"));
+    if (!timer_) return its.reply(ErrorAnswer("the daemon is stopping"));
     if (!its.complaint.empty()) return its.reply(ErrorAnswer(its.complaint));
     Set(std::move(its.limit), std::move(its.reply));
   };

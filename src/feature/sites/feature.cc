@@ -9,7 +9,6 @@
 #include "admin/admin.h"
 #include "admin/commands/commands.h"
 #include "admin/escape.h"
-#include "base/check.h"
 #include "base/state.h"
 #include "bus/peer.h"
 #include "config/values.h"
@@ -26,7 +25,7 @@ namespace {
 
 constexpr Duration kWatchEvery = std::chrono::milliseconds(250);
 constexpr Duration kFarewell = std::chrono::milliseconds(500);
-constexpr std::uint64_t kRetryMs = 5000;
+constexpr Duration kRetryAfter = std::chrono::seconds(5);
 
 KeySettings KeysOf(const Settings& settings) {
   return {"sites", settings.sites.key_file, settings.sites.authorized_keys};
@@ -69,8 +68,7 @@ void SitesFeature::Start() {
   heard_.assign(host_.admin.settings().sites.others.size(), {Now(), Now()});
   slices_.emplace(host_.loop, Slices::Work{[this](Instant end) { return Turn(end); },
                                            [this] { return std::min(session_->sharing.next(), watch_at_); }});
-  DT_CHECK(uv_timer_init(host_.loop, &retry_) == 0);
-  retry_.data = this;
+  retry_.emplace(host_.loop, [this] { Return(); });
   const bool took_over = host_.handed.held_at != Instant();
   if (took_over) return host_.tasks.Post([this] { Return(); });
   if (auto opened = Open(); !opened) throw StartFailure{EX_UNAVAILABLE, opened.error().message};
@@ -82,8 +80,7 @@ void SitesFeature::Return() {
   const auto opened = Open();
   if (opened) return;
   host_.log.Error("{}; trying again", opened.error().message);
-  uv_timer_start(
-      &retry_, [](uv_timer_t* t) { static_cast<SitesFeature*>(t->data)->Return(); }, kRetryMs, 0);
+  retry_->StartOnce(kRetryAfter);
 }
 
 Result<PeerThread::Options> SitesFeature::MakeOptions() const {
@@ -213,7 +210,7 @@ void SitesFeature::Close() {
     End();
   }
   slices_->Close();
-  uv_close(reinterpret_cast<uv_handle_t*>(&retry_), nullptr);
+  retry_.reset();
 }
 
 // ---- For people ----

@@ -15,6 +15,7 @@
 #include "feature/feature.h"
 #include "io/peer_thread.h"
 #include "io/slices.h"
+#include "io/timer.h"
 #include "share/sites/site_sharing.h"
 
 namespace dthrottle {
@@ -72,7 +73,7 @@ class SitesFeature final : public Feature {
 
   const FeatureHost host_;
   std::optional<Slices> slices_;    // from Start on, where there are other sites
-  uv_timer_t retry_{};              // the port could not be opened
+  std::optional<Timer> retry_;      // as well: the port could not be opened
   std::unique_ptr<Session> session_;
   Kept kept_;
   std::vector<Heard> heard_;    // by sites.others

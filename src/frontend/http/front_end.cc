@@ -1,16 +1,9 @@
 #include "frontend/http/front_end.h"
 
-#include "base/check.h"
 #include "io/clock.h"
 #include "io/fresh.h"
 
 namespace dthrottle {
-
-namespace {
-
-constexpr std::uint64_t kTickMs = 1000;
-
-}    // namespace
 
 // A web server on the Unix socket has more weight than anybody who reaches the port.
 FrontEnd::Room HttpFrontEnd::room() const {
@@ -20,15 +13,13 @@ FrontEnd::Room HttpFrontEnd::room() const {
 
 void HttpFrontEnd::Start() {
   server_.emplace(host_.loop, host_.admin, FreshPrng(), host_.admin.settings().admin.http_timeout);
-  DT_CHECK(uv_timer_init(host_.loop, &timer_) == 0);
-  timer_.data = this;
-  const auto on_timer = [](uv_timer_t* timer) { static_cast<HttpFrontEnd*>(timer->data)->server_->Tick(Now()); };
-  DT_CHECK(uv_timer_start(&timer_, on_timer, 0, kTickMs) == 0);
+  timer_.emplace(host_.loop, [this] { server_->Tick(Now()); });
+  timer_->StartNowAndEvery(std::chrono::seconds(1));
 }
 
 void HttpFrontEnd::Close() {
   StreamFrontEnd::Close();
-  uv_close(reinterpret_cast<uv_handle_t*>(&timer_), nullptr);
+  timer_.reset();
 }
 
 void HttpFrontEnd::Count(ProcessCounts& counts) const {

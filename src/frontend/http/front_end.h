@@ -1,8 +1,11 @@
 // HTTP as a front end: key "http", settings admin.http*.
 #pragma once
 
+#include <optional>
+
 #include "frontend/frontend.h"
 #include "frontend/http/server.h"
+#include "io/timer.h"
 
 namespace dthrottle {
 
@@ -21,7 +24,7 @@ class HttpFrontEnd final : public StreamFrontEnd<HttpServer> {
 
  private:
   FrontEndHost& host_;
-  uv_timer_t timer_;    // for the history
+  std::optional<Timer> timer_;    // for the history
 };
 
 }    // namespace dthrottle

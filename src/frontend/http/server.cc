@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "base/append.h"
-#include "base/check.h"
 #include "base/state.h"
 #include "io/clock.h"
 #include "io/process.h"
@@ -71,14 +70,12 @@ struct HttpServer::HttpConnection final : Connection {
 
 HttpServer::HttpServer(uv_loop_t* loop, AdminHost& host, Prng prng, Duration timeout)
     : StreamServer(loop, {kReadBytes, kReadBytes + kHttpHeadBytesMax}, timeout, AliveBy::kAnswers),
-      service_(host, prng, NameOfMachine()) {
-  DT_CHECK(uv_timer_init(loop, &hold_timer_) == 0);
-  hold_timer_.data = this;
-}
+      service_(host, prng, NameOfMachine()),
+      hold_timer_(loop, [this] { LetGoDue(Now()); }) {}
 
 void HttpServer::Close() {
   StreamServer::Close();
-  uv_close(reinterpret_cast<uv_handle_t*>(&hold_timer_), nullptr);
+  hold_timer_.Close();
 }
 
 std::unique_ptr<StreamServer::Connection> HttpServer::MakeConnection() {
@@ -158,7 +155,7 @@ void HttpServer::AnswerSegment(HttpConnection& c, std::span<HttpReply> replies, 
 
 void HttpServer::Delay(HttpConnection& c) {
   held_.emplace(c.held.front().until, &c);
-  StartHoldTimer(Now());
+  StartHoldTimer();
 }
 
 // Sends what waits until `now` at most, and goes on with the connection if that is all.
@@ -173,15 +170,11 @@ void HttpServer::LetGo(HttpConnection& c, Instant now) {
 
 void HttpServer::LetGoDue(Instant now) {
   while (!held_.empty() && held_.begin()->first <= now) LetGo(*held_.begin()->second, now);
-  StartHoldTimer(now);
+  StartHoldTimer();
 }
 
-void HttpServer::StartHoldTimer(Instant now) {
-  if (held_.empty()) return void(uv_timer_stop(&hold_timer_));
-  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(held_.begin()->first - now).count();
-  const auto on_timer = [](uv_timer_t* timer) { static_cast<HttpServer*>(timer->data)->LetGoDue(Now()); };
-  uv_update_time(hold_timer_.loop);
-  DT_CHECK(uv_timer_start(&hold_timer_, on_timer, static_cast<std::uint64_t>(std::max<std::int64_t>(ms, 0)), 0) == 0);
+void HttpServer::StartHoldTimer() {
+  held_.empty() ? hold_timer_.Stop() : hold_timer_.StartAt(held_.begin()->first);
 }
 
 void HttpServer::TellDate() {

@@ -19,6 +19,7 @@
 
 #include "frontend/http/service.h"
 #include "io/stream_server.h"
+#include "io/timer.h"
 
 namespace dthrottle {
 
@@ -57,7 +58,7 @@ class HttpServer final : public StreamServer {
   void Delay(HttpConnection& connection);
   void LetGo(HttpConnection& connection, Instant now);
   void LetGoDue(Instant now);
-  void StartHoldTimer(Instant now);
+  void StartHoldTimer();
   void TellDate();
 
   HttpService service_;
@@ -74,7 +75,7 @@ class HttpServer final : public StreamServer {
   std::string out_;
 
   std::set<std::pair<Instant, HttpConnection*>> held_;    // until when its first reply waits
-  uv_timer_t hold_timer_;                                 // for the first of them
+  Timer hold_timer_;                                      // for the first of them
 
   std::int64_t date_second_ = -1;    // since 1970
   std::string date_;                 // of that second, as a field with its CR LF

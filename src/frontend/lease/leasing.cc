@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "admin/escape.h"
-#include "base/check.h"
 #include "io/clock.h"
 #include "io/etcd_elector.h"
 #include "io/process.h"
@@ -16,7 +15,7 @@ namespace dthrottle {
 
 namespace {
 
-constexpr std::uint64_t kTickMs = 1000;
+constexpr Duration kTick = std::chrono::seconds(1);
 constexpr std::size_t kHoldersShown = 1000;
 
 lease::ServerOptions Options(const Settings& settings, std::uint64_t seed) {
@@ -44,12 +43,11 @@ Leasing::Leasing(uv_loop_t* loop, const Settings& settings, Log& log, std::uint6
     : loop_(loop),
       settings_(settings),
       log_(log),
+      tick_(loop, [this] { OnTick(); }),
       expiring_(loop, {[this](Instant) { return server_.Expire(BootNow()); }, [] { return Instant::max(); }}),
       resources_(loop, settings, log, [this] { UseResources(); }),
       server_(Options(settings, seed), resources_.Now()),
       socket_(loop, server_, settings.lease.idle_timeout, [this](BootInstant now) { Follow(now); }) {
-  DT_CHECK(uv_timer_init(loop, &tick_) == 0);
-  tick_.data = this;
   if (!settings.lease.parent.empty()) borrowing_.emplace(loop, server_, log, settings.lease.parent);
 }
 
@@ -87,8 +85,7 @@ void Leasing::Campaign(const std::string& address) {
   elector_->Campaign();
   resources_.Start();
   expiring_.Start();
-  uv_timer_start(
-      &tick_, [](uv_timer_t* t) { static_cast<Leasing*>(t->data)->OnTick(); }, 0, kTickMs);
+  tick_.StartNowAndEvery(kTick);
 }
 
 void Leasing::Resign(std::function<void()> done) {
@@ -177,7 +174,7 @@ void Leasing::Leave(std::function<void()> done) {
 }
 
 void Leasing::Close() {
-  uv_close(reinterpret_cast<uv_handle_t*>(&tick_), nullptr);
+  tick_.Close();
   expiring_.Close();
   if (elector_ != nullptr) elector_->Close();
   resources_.Close();

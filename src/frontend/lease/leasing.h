@@ -19,6 +19,7 @@
 #include "io/elector.h"
 #include "io/log.h"
 #include "io/slices.h"
+#include "io/timer.h"
 #include "lease/server.h"
 #include "share/capacity/dividing.h"
 
@@ -78,7 +79,7 @@ class Leasing {
   uv_loop_t* loop_;
   const Settings& settings_;
   Log& log_;
-  uv_timer_t tick_;
+  Timer tick_;
   Slices expiring_;    // leases that have ended together
   LeaseResources resources_;
   lease::LeaseServer server_;

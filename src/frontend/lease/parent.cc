@@ -14,8 +14,8 @@ namespace dthrottle {
 
 namespace {
 
-constexpr std::uint64_t kTimeoutMs = 2000;    // of one exchange; leases last longer
-constexpr int kHopsMax = 3;                   // masters may change while they are looked for
+constexpr Duration kTimeout = std::chrono::seconds(2);    // of one exchange; leases last longer
+constexpr int kHopsMax = 3;                               // masters may change while they are looked for
 constexpr std::size_t kAnswerBytesMax = 512;
 constexpr std::string_view kElsewhere = "elsewhere ";
 
@@ -35,10 +35,11 @@ struct LeaseParent::Exchange {
 };
 
 LeaseParent::LeaseParent(uv_loop_t* loop, std::vector<std::string> addresses)
-    : loop_(loop), addresses_(std::move(addresses)), next_(1 % addresses_.size()), address_(addresses_.front()) {
-  DT_CHECK(uv_timer_init(loop_, &timer_) == 0);
-  timer_.data = this;
-}
+    : loop_(loop),
+      addresses_(std::move(addresses)),
+      next_(1 % addresses_.size()),
+      address_(addresses_.front()),
+      timer_(loop, [this] { Fail("did not answer in time"); }) {}
 
 LeaseParent::~LeaseParent() {
   DT_CHECK(exchange_ == nullptr);
@@ -59,9 +60,7 @@ void LeaseParent::Connect() {
   const auto on_connected = [](uv_connect_t* c, int status) {
     if (auto* const e = static_cast<Exchange*>(c->data); e->owner != nullptr) e->owner->OnConnected(status);
   };
-  uv_timer_start(
-      &timer_, [](uv_timer_t* t) { static_cast<LeaseParent*>(t->data)->Fail("did not answer in time"); }, kTimeoutMs,
-      0);
+  timer_.StartOnce(kTimeout);
   if (address_.starts_with("unix:")) {
     DT_CHECK(uv_pipe_init(loop_, &exchange_->uv.pipe, 0) == 0);
     exchange_->uv.handle.data = exchange_;
@@ -141,7 +140,7 @@ void LeaseParent::Finish(Result<std::vector<std::string>> answers) {
 }
 
 void LeaseParent::Hang() {
-  uv_timer_stop(&timer_);
+  timer_.Stop();
   if (exchange_ == nullptr) return;
   exchange_->owner = nullptr;
   uv_close(&exchange_->uv.handle, [](uv_handle_t* h) { delete &Exchange::Of(h); });
@@ -151,7 +150,7 @@ void LeaseParent::Hang() {
 void LeaseParent::Close() {
   Hang();
   on_answers_ = nullptr;
-  uv_close(reinterpret_cast<uv_handle_t*>(&timer_), nullptr);
+  timer_.Close();
 }
 
 }    // namespace dthrottle

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "io/timer.h"
 
 namespace dthrottle {
 
@@ -48,7 +49,7 @@ class LeaseParent {
   const std::vector<std::string> addresses_;
   std::size_t next_ = 0;    // of addresses_, after address_
   std::string address_;
-  uv_timer_t timer_;
+  Timer timer_;
   std::string lines_;
   std::size_t count_ = 0;
   int hops_ = 0;    // followed for these lines

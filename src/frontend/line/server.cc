@@ -30,10 +30,10 @@ LineServer::LineServer(uv_loop_t* loop, Limiter& limiter, std::size_t lane, cons
       limiter_(limiter),
       lane_(lane),
       limits_(limits),
-      prng_(prng) {
-  DT_CHECK(uv_timer_init(loop, &lag_timer_) == 0);
-  lag_timer_.data = this;
-  StartLagTimer();
+      prng_(prng),
+      lag_timer_(loop, [this] { OnLagTick(); }),
+      lag_tick_at_(Now()) {
+  lag_timer_.StartEvery(kLagTick);
   // A loop opens a descriptor with its first stream and keeps it. If that stream were an application's, the loop could
   // take the descriptor that a listener has just given up to turn a connection away.
   auto* first = new StreamHandle;
@@ -42,8 +42,7 @@ LineServer::LineServer(uv_loop_t* loop, Limiter& limiter, std::size_t lane, cons
 }
 
 void LineServer::Close() {
-  auto* const lag_timer = reinterpret_cast<uv_handle_t*>(&lag_timer_);
-  if (uv_is_closing(lag_timer) == 0) uv_close(lag_timer, nullptr);
+  lag_timer_.Close();
   StreamServer::Close();
 }
 
@@ -103,16 +102,9 @@ void LineServer::Answer() {
 }
 
 // libuv's timers count in milliseconds, so a lag of one means nothing.
-void LineServer::StartLagTimer() {
-  constexpr auto kTick = static_cast<std::uint64_t>(kLagTick / std::chrono::milliseconds(1));
-  lag_tick_at_ = Now();
-  const auto on_tick = [](uv_timer_t* t) {
-    LineServer& server = *Owner<LineServer>(t);
-    const Instant now = Now();
-    server.counters_.loop_lag.Add(now - server.lag_tick_at_ - kLagTick);
-    server.lag_tick_at_ = now;
-  };
-  DT_CHECK(uv_timer_start(&lag_timer_, on_tick, kTick, kTick) == 0);
+void LineServer::OnLagTick() {
+  const Instant now = Now();
+  counters_.loop_lag.Add(now - std::exchange(lag_tick_at_, now) - kLagTick);
 }
 
 }    // namespace dthrottle

@@ -14,6 +14,7 @@
 #include "base/histogram.h"
 #include "base/prng.h"
 #include "io/stream_server.h"
+#include "io/timer.h"
 #include "limiter/limiter.h"
 #include "query/framer.h"
 
@@ -50,7 +51,7 @@ class LineServer final : public StreamServer {
   Then OnBytes(Connection& connection, std::string_view bytes) override;
   void Answer() override;
   bool TurnedAway(LineConnection& connection, std::string_view bytes);
-  void StartLagTimer();
+  void OnLagTick();
 
   // Receives the tags of one read from the framer.
   void OnTag(std::string_view tag);
@@ -61,7 +62,7 @@ class LineServer final : public StreamServer {
   const std::size_t lane_;
   const FramerLimits limits_;
   Prng prng_;
-  uv_timer_t lag_timer_;
+  Timer lag_timer_;
   Instant lag_tick_at_;    // the last tick
   QueryCounters counters_;
 

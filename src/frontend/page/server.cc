@@ -49,9 +49,8 @@ PageServer::PageServer(uv_loop_t* loop, Limiter& limiter, const Options& options
       lending_(limiter),
       tag_bytes_max_(options.tag_bytes_max),
       entries_(std::bit_ceil(std::max<std::uint32_t>(options.entries, DTHROTTLE_PAGE_WAYS))),
-      log_(log) {
-  uv_timer_init(loop, &timer_);
-  timer_.data = this;
+      log_(log),
+      timer_(loop, [this] { OnTimer(); }) {
   lending_.Enable(options.strays);
 }
 
@@ -106,7 +105,7 @@ bool PageServer::Hear(Worker& worker, Instant now) {
   ++ended_.notes;
   worker.entries.Note(tag, now);
   if (worker.entries.live() == 0) return true;
-  if (!uv_is_active(reinterpret_cast<uv_handle_t*>(&timer_))) look_at_ = now + WorkerEntries::kLookEvery;
+  if (!timer_.due_in()) look_at_ = now + WorkerEntries::kLookEvery;
   StartTimer(worker.entries.settles() ? WorkerEntries::kSettleEvery : WorkerEntries::kLookEvery);
   return true;
 }
@@ -143,22 +142,19 @@ void PageServer::Forget(Worker& worker) {
 void PageServer::Recall() {
   while (!workers_.empty()) End(*workers_.back());
   RecallLeaving(Now(), SIZE_MAX);
-  uv_timer_stop(&timer_);
+  timer_.Stop();
 }
 
 void PageServer::Close() {
   Recall();
-  uv_close(reinterpret_cast<uv_handle_t*>(&timer_), nullptr);
+  timer_.Close();
 }
 
 // ---- Entries ----
 
 // Leaves a timer alone that fires sooner.
 void PageServer::StartTimer(Duration after) {
-  const auto on_timer = [](uv_timer_t* timer) { static_cast<PageServer*>(timer->data)->OnTimer(); };
-  const auto ms = static_cast<std::uint64_t>(std::chrono::ceil<std::chrono::milliseconds>(after).count());
-  const bool active = uv_is_active(reinterpret_cast<uv_handle_t*>(&timer_)) != 0;
-  if (!active || uv_timer_get_due_in(&timer_) > ms) uv_timer_start(&timer_, on_timer, ms, 0);
+  if (const auto due = timer_.due_in(); !due || *due > after) timer_.StartOnce(after);
 }
 
 void PageServer::OnTimer() {

@@ -14,6 +14,7 @@
 #include "base/prng.h"
 #include "limiter/worker_entries.h"
 #include "io/log.h"
+#include "io/timer.h"
 #include "limiter/lending.h"
 
 namespace dthrottle {
@@ -62,7 +63,7 @@ class PageServer {
   const std::size_t tag_bytes_max_;
   const std::uint32_t entries_;
   Log& log_;
-  uv_timer_t timer_;
+  Timer timer_;
   std::vector<Worker*> workers_;
   std::deque<Worker*> leaving_;     // whose connection has ended, and whose entries are taken away
   std::size_t next_ = 0;            // worker whose entries are looked at first

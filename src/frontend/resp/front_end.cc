@@ -1,6 +1,5 @@
 #include "frontend/resp/front_end.h"
 
-#include "base/check.h"
 #include "io/clock.h"
 #include "io/fresh.h"
 #include "io/mapped_faults.h"
@@ -11,7 +10,6 @@ void RespFrontEnd::Start() {
   if (section().enabled() && section().accept_limits) OpenBroughtLimits();
   server_.emplace(host_.loop, host_.admin.limiter(), brought_.get(), 0, FreshPrng(), settings().query.max_tag_bytes,
                   section().idle_timeout);
-  BeginWalk();
 }
 
 void RespFrontEnd::OpenBroughtLimits() {
@@ -26,19 +24,12 @@ void RespFrontEnd::OpenBroughtLimits() {
     if (!claimed) host_.log.Error("resp.memory: {}", claimed.error().message);
   });
   brought_ = std::make_unique<BroughtLimits>(region_->bytes(), ReadBootId(), FreshTableKeys(), Now());
+  if (!brought_->table().reshaping()) return;
+  walking_.emplace(host_.loop, [this] { Walk(); });
+  walking_->StartNowAndEvery(std::chrono::milliseconds(1));
 }
 
-// Open leaves what is beyond the first 64 MiB.
-void RespFrontEnd::BeginWalk() {
-  constexpr std::uint64_t kEveryMs = 1;
-  DT_CHECK(uv_timer_init(host_.loop, &walking_) == 0);
-  walking_.data = this;
-  if (brought_ == nullptr || !brought_->table().reshaping()) return;
-  const auto walk = [](uv_timer_t* timer) { static_cast<RespFrontEnd*>(timer->data)->Walk(); };
-  DT_CHECK(uv_timer_start(&walking_, walk, 0, kEveryMs) == 0);
-}
-
-// For a fifth of the time, as Reloading does for the table of rules.
+// Goes through what is beyond the first 64 MiB, which was left when the table was opened. For a fifth of the time, as Reloading does for the table of rules.
 void RespFrontEnd::Walk() {
   constexpr Duration kAtOnce = std::chrono::microseconds(200);
   constexpr std::size_t kGroupsPerSlice = 32;
@@ -46,12 +37,12 @@ void RespFrontEnd::Walk() {
   while (brought_->table().ReshapeSome(kGroupsPerSlice, Now())) {
     if (Now() - begun >= kAtOnce) return;
   }
-  uv_timer_stop(&walking_);
+  walking_.reset();
 }
 
 void RespFrontEnd::Close() {
   TurnFrontEnd::Close();
-  uv_close(reinterpret_cast<uv_handle_t*>(&walking_), nullptr);
+  walking_.reset();
 }
 
 void RespFrontEnd::Count(ProcessCounts& counts) const {
