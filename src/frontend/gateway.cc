@@ -77,11 +77,6 @@ std::string PathOf(const GatewayProgram& program) {
   return fmt::format("{}/{}", DTHROTTLE_PROGRAMS, program.name);
 }
 
-void ClosePoll(uv_poll_t* poll) {
-  uv_poll_stop(poll);
-  uv_close(reinterpret_cast<uv_handle_t*>(poll), [](uv_handle_t* h) { delete reinterpret_cast<uv_poll_t*>(h); });
-}
-
 // Runs a program to its end, on a loop of its own.
 ChildOutcome Run(const ChildCommand& command) {
   uv_loop_t loop;
@@ -128,14 +123,9 @@ Gateway::Gateway(uv_loop_t* loop, Log& log, Options options, std::vector<Lines> 
       log_(log),
       options_(std::move(options)),
       lines_(std::move(lines)),
-      pipe_poll_(nullptr, ClosePoll),
       timer_(loop, [this] { OnTimer(); }),
-      hang_ups_(::epoll_create1(EPOLL_CLOEXEC)) {
-  DT_CHECK(uv_poll_init(loop, &hang_ups_poll_, hang_ups_) == 0);
-  hang_ups_poll_.data = this;
-  const auto on_hang_ups = [](uv_poll_t* h, int, int) { static_cast<Gateway*>(h->data)->OnHangUps(); };
-  DT_CHECK(uv_poll_start(&hang_ups_poll_, UV_READABLE, on_hang_ups) == 0);
-}
+      hang_ups_(::epoll_create1(EPOLL_CLOEXEC)),
+      hang_ups_watch_(std::in_place, loop, hang_ups_, [this] { OnHangUps(); }) {}
 
 Gateway::~Gateway() {
   DT_CHECK(connections_.empty());
@@ -230,24 +220,20 @@ void Gateway::OnTimer() {
 
 void Gateway::UsePipe(int fd) {
   pipe_ = fd;
-  if (std::none_of(lines_.begin(), lines_.end(), [](const Lines& lines) { return lines.sent; })) return;
-  pipe_poll_.reset(new uv_poll_t);
-  pipe_poll_->data = this;
-  DT_CHECK(uv_poll_init(loop_, pipe_poll_.get(), fd) == 0);
-  uv_poll_start(pipe_poll_.get(), UV_READABLE, [](uv_poll_t* h, int, int) { static_cast<Gateway*>(h->data)->OnPipe(); });
+  if (std::ranges::any_of(lines_, &Lines::sent)) pipe_watch_.emplace(loop_, fd, [this] { OnPipe(); });
 }
 
 // The program sends a connection that brings the lines of a client.
 void Gateway::OnPipe() {
   bool ended = false;
   const int fd = ReceiveDescriptor(pipe_, ended);
-  if (ended) return pipe_poll_.reset();    // OnExit says the rest
-  const auto to = std::find_if(lines_.begin(), lines_.end(), [](const Lines& lines) { return lines.sent; });
+  if (ended) return pipe_watch_.reset();    // OnExit says the rest
+  const auto to = std::ranges::find_if(lines_, &Lines::sent);
   if (fd >= 0) to->server.Take(fd);
 }
 
 void Gateway::ClosePipe() {
-  pipe_poll_.reset();
+  pipe_watch_.reset();
   if (pipe_ >= 0) ::close(std::exchange(pipe_, -1));
 }
 
@@ -271,7 +257,7 @@ void Gateway::Close() {
   ClosePipe();
   for (const int fd : std::set(connections_)) End(fd);
   timer_.Close();
-  uv_close(reinterpret_cast<uv_handle_t*>(&hang_ups_poll_), nullptr);
+  hang_ups_watch_.reset();
   ::close(hang_ups_);
   for (const Lines& lines : lines_) lines.server.Close();
 }

@@ -18,6 +18,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -28,6 +29,7 @@
 #include "io/child.h"
 #include "io/handover.h"
 #include "io/log.h"
+#include "io/readable.h"
 #include "io/stream_server.h"
 #include "io/timer.h"
 
@@ -110,12 +112,12 @@ class Gateway {
   std::unique_ptr<Child> program_;      // null: to be started again when timer_ fires
   std::unique_ptr<Child> former_;       // the one that was dismissed
   int pipe_ = -1;                       // carries descriptors; -1: the program takes none
-  std::unique_ptr<uv_poll_t, void (*)(uv_poll_t*)> pipe_poll_;    // where lines are sent; null: none are
+  std::optional<Readable> pipe_watch_;    // where lines are sent; none: none are
   Timer timer_;
   Instant started_{};
   Duration delay_{};                    // before the next start
   const int hang_ups_;                  // tells which connections have ended, by epoll
-  uv_poll_t hang_ups_poll_;
+  std::optional<Readable> hang_ups_watch_;
   std::set<int> connections_;
   std::deque<int> waiting_;    // of these, not passed on yet
   std::uint64_t accepted_ = 0, restarts_ = 0;

@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kBacklog = 4096;    // the kernel cuts it to net.core.somaxconn
 constexpr int kAcceptsPerTurn = 64;
-constexpr std::uint64_t kPauseMs = 50;
+constexpr Duration kPause = std::chrono::milliseconds(50);
 
 tl::unexpected<SocketError> ListenFailed(const std::string& where, const char* what, int fd = -1) {
   const int code = errno;
@@ -174,54 +174,29 @@ bool CameBy(int connection, int listening) {
   return its_size == bound_size && std::memcmp(&its, &bound, its_size) == 0;
 }
 
-// The handles outlive the listener until libuv has let go of both.
-struct Listener::Handles {
-  uv_poll_t poll;
-  uv_timer_t retry;
-  int open = 2;
-
-  static void OnClosed(uv_handle_t* handle) {
-    auto* handles = static_cast<Handles*>(handle->data);
-    if (--handles->open == 0) delete handles;
-  }
-};
-
 Listener::Listener(uv_loop_t* loop, int fd, PlaceBounds bounds, OnAccept on_accept, OnFailure on_failure,
                    OnCrowd on_crowd)
-    : loop_(loop),
-      fd_(fd),
+    : fd_(fd),
       spare_fd_(OpenSpare()),
       on_accept_(std::move(on_accept)),
       on_failure_(std::move(on_failure)),
       on_crowd_(std::move(on_crowd)),
       places_(bounds),
-      handles_(new Handles) {
-  DT_CHECK(uv_poll_init(loop_, &handles_->poll, fd_) == 0 && uv_timer_init(loop_, &handles_->retry) == 0);
-  handles_->poll.data = this;
-  handles_->retry.data = this;
-  Poll();
-}
-
-void Listener::Poll() {
-  const auto on_readable = [](uv_poll_t* poll, int, int) {
-    auto* self = static_cast<Listener*>(poll->data);
-    for (int i = 0; i < kAcceptsPerTurn && self->AcceptOne(); ++i) {
-    }
-  };
-  DT_CHECK(uv_poll_start(&handles_->poll, UV_READABLE, on_readable) == 0);
-}
+      watch_(loop, fd_, [this] { AcceptSome(kAcceptsPerTurn); }),
+      retry_(loop, [this] { watch_.GoOn(); }) {}
 
 Listener::~Listener() {
-  uv_poll_stop(&handles_->poll);
-  handles_->poll.data = handles_->retry.data = handles_;
-  uv_close(reinterpret_cast<uv_handle_t*>(&handles_->poll), Handles::OnClosed);
-  uv_close(reinterpret_cast<uv_handle_t*>(&handles_->retry), Handles::OnClosed);
+  watch_.Stop();
   ::close(fd_);
   if (spare_fd_ >= 0) ::close(spare_fd_);
 }
 
 void Listener::AcceptAll() {
-  for (int i = 0; i < kBacklog && AcceptOne(); ++i) {
+  AcceptSome(kBacklog);
+}
+
+void Listener::AcceptSome(int most) {
+  for (int i = 0; i < most && AcceptOne(); ++i) {
   }
 }
 
@@ -271,9 +246,8 @@ bool Listener::TurnOneAway(int code) {
 
 // The socket stays readable, so without a pause the loop would turn as fast as it can for nothing.
 void Listener::Pause() {
-  uv_poll_stop(&handles_->poll);
-  const auto resume = [](uv_timer_t* timer) { static_cast<Listener*>(timer->data)->Poll(); };
-  uv_timer_start(&handles_->retry, resume, kPauseMs, 0);
+  watch_.Stop();
+  retry_.StartOnce(kPause);
 }
 
 }    // namespace dthrottle

@@ -13,6 +13,8 @@
 
 #include "base/result.h"
 #include "io/places.h"
+#include "io/readable.h"
+#include "io/timer.h"
 
 namespace dthrottle {
 
@@ -68,21 +70,19 @@ class Listener {
   Places& places() { return places_; }
 
  private:
-  struct Handles;
-
-  void Poll();
+  void AcceptSome(int most);
   bool AcceptOne();
   bool TurnOneAway(int code);
   void Pause();
 
-  uv_loop_t* loop_;
   int fd_;
   int spare_fd_;
   OnAccept on_accept_;
   OnFailure on_failure_;
   OnCrowd on_crowd_;
   Places places_;
-  Handles* handles_;    // freed when libuv has closed them
+  Readable watch_;
+  Timer retry_;
 };
 
 }    // namespace dthrottle

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -24,6 +25,7 @@
 
 #include "base/check.h"
 #include "io/descriptor.h"
+#include "io/readable.h"
 #include "tls/context.h"
 #include "tls/relay.h"
 #include "tls/watch.h"
@@ -78,9 +80,7 @@ class Program {
     const auto leave = [](uv_signal_t* s, int) { static_cast<Program*>(s->data)->Leave(); };
     uv_signal_start(&terminate_, leave, SIGTERM);
     uv_signal_start(&interrupt_, leave, SIGINT);
-    DT_CHECK(uv_poll_init(&loop_, &pipe_, kPipe) == 0);
-    pipe_.data = this;
-    uv_poll_start(&pipe_, UV_READABLE, [](uv_poll_t* p, int, int) { static_cast<Program*>(p->data)->OnPipe(); });
+    pipe_.emplace(&loop_, kPipe, [this] { OnPipe(); });
     uv_run(&loop_, UV_RUN_DEFAULT);
     DT_CHECK(relays_.empty());
     uv_close(reinterpret_cast<uv_handle_t*>(&tick_), nullptr);
@@ -138,10 +138,10 @@ class Program {
 
   void Leave() {
     if (std::exchange(leaves_, true)) return;
-    for (auto* const handle : {reinterpret_cast<uv_handle_t*>(&terminate_), reinterpret_cast<uv_handle_t*>(&interrupt_),
-                               reinterpret_cast<uv_handle_t*>(&pipe_)}) {
-      uv_close(handle, nullptr);
+    for (uv_signal_t* const signal : {&terminate_, &interrupt_}) {
+      uv_close(reinterpret_cast<uv_handle_t*>(signal), nullptr);
     }
+    pipe_.reset();
     ::shutdown(kPipe, SHUT_RD);    // the daemon keeps the next ones for another program
     for (auto& [relay, _] : relays_) relay->Leave();
     uv_unref(reinterpret_cast<uv_handle_t*>(&tick_));    // the loop ends with the last connection
@@ -161,7 +161,7 @@ class Program {
   Certificates certificates_;
   uv_loop_t loop_;
   uv_signal_t terminate_, interrupt_;
-  uv_poll_t pipe_;
+  std::optional<Readable> pipe_;    // until it leaves
   uv_timer_t tick_;
   std::unordered_map<Relay*, Begun> relays_;
   bool leaves_ = false;

@@ -12,6 +12,7 @@
 #include "frontend/page/memory.h"
 #include "io/clock.h"
 #include "io/files.h"
+#include "io/readable.h"
 
 namespace dthrottle {
 
@@ -32,16 +33,16 @@ SipKey FreshKey() {
 }    // namespace
 
 struct PageServer::Worker {
-  Worker(PageServer& its, int connected, PageMemory made)
-      : server(its), fd(connected), memory(std::move(made)),
-        entries(memory.page(), memory.counts(), memory.entries(), its.lending_) {}
+  Worker(PageServer& server, int connected, PageMemory made)
+      : fd(connected), memory(std::move(made)),
+        entries(memory.page(), memory.counts(), memory.entries(), server.lending_),
+        notes(server.loop_, fd, [this, &server] { server.OnReadable(*this); }) {}
 
-  PageServer& server;
   const int fd;
   PageMemory memory;
   WorkerEntries entries;
   std::size_t index = 0;    // in workers_
-  uv_poll_t poll;
+  Readable notes;
 };
 
 PageServer::PageServer(uv_loop_t* loop, Limiter& limiter, const Options& options, Log& log)
@@ -70,13 +71,7 @@ void PageServer::Take(int fd) {
     return;
   }
   auto worker = std::make_unique<Worker>(*this, fd, std::move(*memory));
-  DT_CHECK(uv_poll_init(loop_, &worker->poll, fd) == 0);
-  worker->poll.data = worker.get();
   worker->index = workers_.size();
-  uv_poll_start(&worker->poll, UV_READABLE, [](uv_poll_t* poll, int, int) {
-    auto& its = *static_cast<Worker*>(poll->data);
-    its.server.OnReadable(its);
-  });
   workers_.push_back(worker.release());
   ++ended_.accepted;
 }
@@ -115,7 +110,7 @@ void PageServer::End(Worker& worker) {
   workers_[worker.index] = workers_.back();
   workers_[worker.index]->index = worker.index;
   workers_.pop_back();
-  uv_poll_stop(&worker.poll);
+  worker.notes.Stop();
   leaving_.push_back(&worker);
   StartTimer(Duration(0));
 }
@@ -133,10 +128,8 @@ void PageServer::RecallLeaving(Instant now, std::size_t most) {
 void PageServer::Forget(Worker& worker) {
   ended_.refused += worker.entries.refused();
   ended_.clamped += worker.entries.clamped();
-  uv_close(reinterpret_cast<uv_handle_t*>(&worker.poll), [](uv_handle_t* handle) {
-    const std::unique_ptr<Worker> its(static_cast<Worker*>(handle->data));
-    ::close(its->fd);
-  });
+  ::close(worker.fd);
+  delete &worker;
 }
 
 void PageServer::Recall() {
