@@ -69,7 +69,7 @@ bool PartsHaveToFollow(const Rulebook& rules, const Rulebook& in_force) {
 
 Reloading::Reloading(Host host, std::shared_ptr<const Rulebook> base)
     : host_(std::move(host)),
-      working_(host_.loop, [this] { OnWork(); }),
+      working_(host_.loop, [this] { return host_.limiter.Tick(Now()); }, [this] { OnWorked(); }),
       base_(std::move(base)),
       in_force_at_(Now()) {}
 
@@ -230,15 +230,7 @@ void Reloading::Count(ProcessCounts& counts) const {
 
 // ---- Between queries ----
 
-// Works on the table for a fifth of the time. A thread that never sleeps is put aside whenever somebody else wants its
-// processor, for several milliseconds that every query waits; one that sleeps most of the time is woken at once.
-void Reloading::OnWork() {
-  constexpr Duration kAtOnce = std::chrono::microseconds(200);
-  const Instant begun = Now();
-  while (host_.limiter.Tick(Now())) {
-    if (Now() - begun >= kAtOnce) return;
-  }
-  working_.Stop();
+void Reloading::OnWorked() {
   if (auto retired = host_.limiter.TakeRetired()) FreeElsewhere(std::move(retired));
   if (waiting_ != nullptr) PutInForce(std::move(waiting_));
   host_.idle();

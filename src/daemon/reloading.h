@@ -15,7 +15,7 @@
 #include "io/files.h"
 #include "io/log.h"
 #include "io/service.h"
-#include "io/timer.h"
+#include "io/spare_work.h"
 #include "rule/rulebook.h"
 
 namespace dthrottle {
@@ -67,7 +67,7 @@ class Reloading {
   bool busy() const { return reloading_ || host_.limiter.reshaping(); }
 
   // The limiter has work to do between queries.
-  void Work() { working_.StartNowAndEvery(std::chrono::milliseconds(1)); }
+  void Work() { working_.Start(); }
 
   // No settings are put in force any more.
   void Stop() { stopping_ = true; }
@@ -90,11 +90,11 @@ class Reloading {
   void Adopt(Loaded& loaded, ReloadOutcome& outcome);
   void AdoptAmended(AmendedRules amended);
   void Say(const ReloadOutcome& outcome);
-  void OnWork();
+  void OnWorked();
   void FreeElsewhere(std::shared_ptr<const Rulebook> rules);
 
   const Host host_;
-  Timer working_;
+  SpareWork working_;
   bool reloading_ = false, stopping_ = false;
   std::unique_ptr<Loaded> waiting_;    // until the table has finished with the reload before
   std::shared_ptr<const Rulebook> base_;    // what the file says

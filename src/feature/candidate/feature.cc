@@ -64,12 +64,14 @@ void CandidateFeature::Keep(std::vector<HandedSection>& sections) const {
 }
 
 void CandidateFeature::Start() {
-  timer_.emplace(host_.loop, [this] { OnTimer(); });
+  copies_.emplace(host_.loop, [this] { return comparison_->CopySome(Now()); }, [this] { OnCopied(); });
+  follows_.emplace(host_.loop, [this] { comparison_->FollowPeers(); });
 }
 
 void CandidateFeature::Close() {
   EndComparison();
-  timer_.reset();
+  copies_.reset();
+  follows_.reset();
 }
 
 Amendment CandidateFeature::Amends() {
@@ -150,7 +152,7 @@ void CandidateFeature::Load(std::string_view share, std::string path, std::funct
 
 void CandidateFeature::OnLoaded(Loading& loaded) {
   loading_ = false;
-  if (!timer_) return loaded.reply(ErrorAnswer("the daemon is stopping"));
+  if (!copies_) return loaded.reply(ErrorAnswer("the daemon is stopping"));
   if (!loaded.complaint.empty()) return loaded.reply(ErrorAnswer(loaded.complaint));
   EndComparison();
   file_ = loaded.path, share_ = loaded.share, rules_ = loaded.rules, comparison_ = loaded.comparison;
@@ -158,30 +160,23 @@ void CandidateFeature::OnLoaded(Loading& loaded) {
   copying_ = true;
   began_ = Now();
   comparison_->FollowPeers();
-  OnTimer();
+  copies_->StartAtOnce();
   loaded.reply(Show(Now()));
 }
 
-// Copies buckets for a fifth of the time, as Reloading rewrites them, and then follows the number of peers.
-void CandidateFeature::OnTimer() {
-  constexpr Duration kAtOnce = std::chrono::microseconds(200);
-  if (comparison_ == nullptr) return;
-  const Instant begun = Now();
-  while (copying_ && Now() - begun < kAtOnce) {
-    if (comparison_->CopySome(begun)) continue;
-    copying_ = false;
-    began_ = Now();
-    host_.admin.limiter().Observe(comparison_, comparison_->sample());
-  }
-  if (!copying_) comparison_->FollowPeers();
-  timer_->StartOnce(std::chrono::milliseconds(copying_ ? 1 : 1000));
+void CandidateFeature::OnCopied() {
+  copying_ = false;
+  began_ = Now();
+  host_.admin.limiter().Observe(comparison_, comparison_->sample());
+  follows_->StartNowAndEvery(std::chrono::seconds(1));
 }
 
 // Its memory goes back in the thread pool, because that takes milliseconds.
 void CandidateFeature::EndComparison() {
   if (comparison_ == nullptr) return;
   host_.admin.limiter().Observe(nullptr, {});
-  timer_->Stop();
+  copies_->Stop();
+  follows_->Stop();
   using Freed = std::shared_ptr<Comparison>;
   InThreadPool(host_.loop, std::exchange(comparison_, nullptr), [](Freed& its) { its.reset(); }, [](Freed&) {});
 }
@@ -214,7 +209,7 @@ void CandidateFeature::PutInForceHere(std::function<void(Json)> reply) {
 }
 
 void CandidateFeature::OnChecked(Checking& checking) {
-  if (!timer_) return checking.reply(ErrorAnswer("the daemon is stopping"));
+  if (!copies_) return checking.reply(ErrorAnswer("the daemon is stopping"));
   if (!checking.complaint.empty()) return checking.reply(ErrorAnswer(checking.complaint));
   if (comparison_ == nullptr || rules_ != checking.rules) {
     return checking.reply(ErrorAnswer("there is no such candidate any more"));

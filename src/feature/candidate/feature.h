@@ -13,6 +13,7 @@
 
 #include "feature/candidate/comparison.h"
 #include "feature/feature.h"
+#include "io/spare_work.h"
 #include "io/timer.h"
 
 namespace dthrottle {
@@ -51,7 +52,7 @@ class CandidateFeature final : public Feature {
 
   void Load(std::string_view share, std::string path, std::function<void(Json)> reply);
   void OnLoaded(Loading& loaded);
-  void OnTimer();
+  void OnCopied();
   void EndComparison();
   void Stop(const std::function<void(Json)>& reply);
   void PutInForceHere(std::function<void(Json)> reply);
@@ -62,7 +63,9 @@ class CandidateFeature final : public Feature {
   Json ShowRules() const;
 
   const FeatureHost host_;
-  std::optional<Timer> timer_;    // none before Start, and after Close
+  // None before Start, and after Close.
+  std::optional<SpareWork> copies_;    // buckets, before anything is compared
+  std::optional<Timer> follows_;       // the number of peers
   bool loading_ = false;
 
   // The candidate; without a comparison there is none.
@@ -71,7 +74,7 @@ class CandidateFeature final : public Feature {
   std::shared_ptr<const Rulebook> rules_;    // as the file says
   std::size_t escaped_bytes_ = 0;            // of them, as limit rules takes them
   std::shared_ptr<Comparison> comparison_;
-  bool copying_ = false;    // buckets, before anything is compared
+  bool copying_ = false;
   Instant began_{};         // comparing
 
   std::shared_ptr<const Here> here_;    // until somebody stops it, or this process ends; null: none

@@ -25,19 +25,10 @@ void RespFrontEnd::OpenBroughtLimits() {
   });
   brought_ = std::make_unique<BroughtLimits>(region_->bytes(), ReadBootId(), FreshTableKeys(), Now());
   if (!brought_->table().reshaping()) return;
-  walking_.emplace(host_.loop, [this] { Walk(); });
-  walking_->StartNowAndEvery(std::chrono::milliseconds(1));
-}
-
-// Goes through what is beyond the first 64 MiB, which was left when the table was opened. For a fifth of the time, as Reloading does for the table of rules.
-void RespFrontEnd::Walk() {
-  constexpr Duration kAtOnce = std::chrono::microseconds(200);
-  constexpr std::size_t kGroupsPerSlice = 32;
-  const Instant begun = Now();
-  while (brought_->table().ReshapeSome(kGroupsPerSlice, Now())) {
-    if (Now() - begun >= kAtOnce) return;
-  }
-  walking_.reset();
+  constexpr std::size_t kGroupsAtOnce = 32;    // of what is beyond the first 64 MiB
+  const auto some = [this] { return brought_->table().ReshapeSome(kGroupsAtOnce, Now()); };
+  walking_.emplace(host_.loop, some, [] {});
+  walking_->Start();
 }
 
 void RespFrontEnd::Close() {

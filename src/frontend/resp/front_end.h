@@ -5,7 +5,7 @@
 #include "frontend/turn_front_end.h"
 #include "io/files.h"
 #include "io/idle_work.h"
-#include "io/timer.h"
+#include "io/spare_work.h"
 #include "limiter/brought.h"
 
 namespace dthrottle {
@@ -22,12 +22,11 @@ class RespFrontEnd final : public TurnFrontEnd<RespServer, &Settings::resp, &Pro
 
  private:
   void OpenBroughtLimits();
-  void Walk();
 
   std::optional<MappedRegion> region_;
   IdleWork claiming_;                         // the rest of the region
   std::unique_ptr<BroughtLimits> brought_;    // null: clients bring no limits, the rules decide
-  std::optional<Timer> walking_;              // while its table is not put right to the end
+  std::optional<SpareWork> walking_;          // while its table is not put right to the end
 };
 
 }    // namespace dthrottle
