@@ -28,8 +28,6 @@ namespace dthrottle {
 
 namespace {
 
-// What the two programs say to each other has a version, the first argument of the other one.
-constexpr std::uint32_t kProtocol = 1;
 constexpr std::string_view kWaiting = "waiting";    // the state of a connection that has not been passed on
 
 constexpr Duration kLivedLong = std::chrono::seconds(10);    // then a death has nothing to do with the start
@@ -43,7 +41,7 @@ constexpr unsigned kUnreadMs = 30'000;    // how long a client may leave answers
 struct KeptGateway {
   static constexpr std::uint32_t kVersion = 2;
   std::int32_t pid = 0;
-  std::uint32_t protocol = kProtocol;
+  std::uint32_t protocol = kGatewayProtocol;
   std::vector<std::string> tls;
 
   static void Fields(auto& state, auto& self) { state(self.pid, self.protocol, self.tls); }
@@ -141,7 +139,7 @@ void Gateway::Start(HandedSection handed) {
 bool Gateway::GoOn(const HandedSection& handed) {
   KeptGateway kept;
   const bool known = handed.fd >= 0 && ReadState(handed.bytes, KeptGateway::kVersion, kept);
-  if (!known || kept.protocol != kProtocol || kept.tls != options_.tls || ::kill(kept.pid, 0) != 0) {
+  if (!known || kept.protocol != kGatewayProtocol || kept.tls != options_.tls || ::kill(kept.pid, 0) != 0) {
     former_ = Dismiss(loop_, handed);
     return false;
   }
@@ -168,7 +166,7 @@ void Gateway::StartProgram() {
   std::deque<SocketPair> lines;
   ChildCommand command;
   command.program = PathOf(options_.program);
-  command.args = {std::string(options_.program.name), std::to_string(kProtocol)};
+  command.args = {std::string(options_.program.name), std::to_string(kGatewayProtocol)};
   command.args.insert(command.args.end(), options_.words.begin(), options_.words.end());
   command.args.insert(command.args.end(), options_.tls.begin(), options_.tls.end());
   command.descriptors = {pipe.theirs};

@@ -45,9 +45,6 @@ namespace dthrottle {
 
 namespace {
 
-constexpr std::string_view kProtocol = "1";    // of what is said on both sockets
-constexpr int kPipe = 3, kLines = 4;
-
 constexpr int kMetadataBytesMax = 8 << 10;
 constexpr std::size_t kMemoryMax = std::size_t{128} << 20;    // of gRPC, for all connections together
 // A connection with calls on which nothing comes for so long gets a ping, and ends where that is not answered. Without it
@@ -113,15 +110,15 @@ std::unique_ptr<grpc::Server> Serve(const Kind& kind, const std::deque<Served>& 
 
 // Serves the connections that come, until the daemon or a signal ends it.
 void Accept(grpc::Server& server, Door& door, int signals) {
-  pollfd polled[] = {{kPipe, POLLIN, 0}, {signals, POLLIN, 0}};
+  pollfd polled[] = {{kGatewayPipe, POLLIN, 0}, {signals, POLLIN, 0}};
   bool ended = false;
   while (!ended) {
     if (::poll(polled, 2, -1) < 0) continue;
     if (polled[1].revents != 0) break;
-    const int fd = ReceiveDescriptor(kPipe, ended);
+    const int fd = ReceiveDescriptor(kGatewayPipe, ended);
     if (fd >= 0) door.Take(server, fd);
   }
-  ::close(kPipe);    // the daemon keeps the next ones for another program
+  ::close(kGatewayPipe);    // the daemon keeps the next ones for another program
 }
 
 int Main(const Kind& kind, int idle_ms, std::optional<TlsFiles> tls) {
@@ -140,7 +137,7 @@ int Main(const Kind& kind, int idle_ms, std::optional<TlsFiles> tls) {
   const int signals = ::signalfd(-1, &orders, SFD_CLOEXEC);
 
   std::deque<Served> all;
-  for (const Offer& offer : kind.offers) all.emplace_back(offer, kLines + static_cast<int>(all.size()));
+  for (const Offer& offer : kind.offers) all.emplace_back(offer, kGatewayLines + static_cast<int>(all.size()));
   Door door(std::move(tls));
   const std::unique_ptr<grpc::Server> server = Serve(kind, all, door, idle_ms);
   if (server == nullptr) {
@@ -172,9 +169,10 @@ int main(int argc, char** argv) {
   const std::string_view name(argc == 4 || encrypts ? argv[2] : ""), idle(argc == 4 || encrypts ? argv[3] : "");
   const auto kind = std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Kind& k) { return k.name == name; });
   const bool read = std::from_chars(idle.data(), idle.data() + idle.size(), idle_ms).ec == std::errc();
-  if (kind == std::end(kKinds) || !read || argv[1] != kProtocol || !IsSocket(kLines) || !IsSocket(kPipe)) {
-    std::fprintf(stderr, "dthrottle-grpc %s is started by a dthrottled that speaks version %s with it\n",
-                 DTHROTTLE_VERSION, kProtocol.data());
+  if (kind == std::end(kKinds) || !read || argv[1] != std::to_string(kGatewayProtocol) || !IsSocket(kGatewayPipe) ||
+      !IsSocket(kGatewayLines)) {
+    std::fprintf(stderr, "dthrottle-grpc %s is started by a dthrottled that speaks version %u with it\n",
+                 DTHROTTLE_VERSION, kGatewayProtocol);
     return EX_USAGE;
   }
   return Main(*kind, idle_ms, encrypts ? std::optional(TlsFiles{argv[4], argv[5], argv[6]}) : std::nullopt);

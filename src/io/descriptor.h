@@ -4,9 +4,15 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 
 namespace dthrottle {
+
+// Between the daemon and a program that speaks a protocol for it (frontend/gateway.h): the version of what they say to
+// each other, the first argument of the program; and its descriptors for connections and, from kGatewayLines on, lines.
+inline constexpr std::uint32_t kGatewayProtocol = 1;
+inline constexpr int kGatewayPipe = 3, kGatewayLines = 4;
 
 inline bool IsSocket(int fd) {
   int type = 0;

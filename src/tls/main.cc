@@ -34,9 +34,6 @@ namespace dthrottle {
 
 namespace {
 
-constexpr std::string_view kProtocol = "1";    // of what is said on the socket
-constexpr int kPipe = 3;
-
 constexpr std::uint64_t kHandshakeMsMax = 10'000;    // then the connection is closed
 constexpr std::uint64_t kTickMs = 1'000;
 constexpr std::uint64_t kFarewellMs = 1'000;      // for answers on their way
@@ -80,7 +77,7 @@ class Program {
     const auto leave = [](uv_signal_t* s, int) { static_cast<Program*>(s->data)->Leave(); };
     uv_signal_start(&terminate_, leave, SIGTERM);
     uv_signal_start(&interrupt_, leave, SIGINT);
-    pipe_.emplace(&loop_, kPipe, [this] { OnPipe(); });
+    pipe_.emplace(&loop_, kGatewayPipe, [this] { OnPipe(); });
     uv_run(&loop_, UV_RUN_DEFAULT);
     DT_CHECK(relays_.empty());
     uv_close(reinterpret_cast<uv_handle_t*>(&tick_), nullptr);
@@ -91,7 +88,7 @@ class Program {
  private:
   void OnPipe() {
     bool ended = false;
-    const int fd = ReceiveDescriptor(kPipe, ended);
+    const int fd = ReceiveDescriptor(kGatewayPipe, ended);
     if (ended) return Leave();
     if (fd >= 0) Take(fd);
   }
@@ -113,7 +110,7 @@ class Program {
   static int ConnectToDaemon() {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return -1;
-    const int error = SendDescriptor(kPipe, ends[1]);
+    const int error = SendDescriptor(kGatewayPipe, ends[1]);
     ::close(ends[1]);
     if (error == 0) return ends[0];
     ::close(ends[0]);
@@ -142,7 +139,7 @@ class Program {
       uv_close(reinterpret_cast<uv_handle_t*>(signal), nullptr);
     }
     pipe_.reset();
-    ::shutdown(kPipe, SHUT_RD);    // the daemon keeps the next ones for another program
+    ::shutdown(kGatewayPipe, SHUT_RD);    // the daemon keeps the next ones for another program
     for (auto& [relay, _] : relays_) relay->Leave();
     uv_unref(reinterpret_cast<uv_handle_t*>(&tick_));    // the loop ends with the last connection
     uv_timer_start(
@@ -174,9 +171,9 @@ class Program {
 int main(int argc, char** argv) {
   using namespace dthrottle;
   const bool checks = argc == 5 && std::string_view(argv[1]) == "check";
-  if (!checks && (argc != 5 || argv[1] != kProtocol || !IsSocket(kPipe))) {
-    std::fprintf(stderr, "dthrottle-tls %s is started by a dthrottled that speaks version %s with it\n",
-                 DTHROTTLE_VERSION, kProtocol.data());
+  if (!checks && (argc != 5 || argv[1] != std::to_string(kGatewayProtocol) || !IsSocket(kGatewayPipe))) {
+    std::fprintf(stderr, "dthrottle-tls %s is started by a dthrottled that speaks version %u with it\n",
+                 DTHROTTLE_VERSION, kGatewayProtocol);
     return EX_USAGE;
   }
   const TlsFiles files{argv[2], argv[3], argv[4]};
