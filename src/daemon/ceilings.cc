@@ -20,7 +20,7 @@ constexpr std::uint32_t kPeerConnections = 4096;
 // Whether the settings want TCP connections that take their places from the room of `owner`.
 bool ListensFor(const FrontEnd& owner, const std::vector<std::unique_ptr<FrontEnd>>& front_ends,
                 const Settings& settings) {
-  return std::any_of(front_ends.begin(), front_ends.end(), [&](const auto& front) {
+  return std::ranges::any_of(front_ends, [&](const auto& front) {
     return Ceilings::Owner(*front) == &owner && EndpointsOf(settings, front->key()).tcp.enabled();
   });
 }

@@ -22,7 +22,7 @@ namespace {
 // A directory that this program has made as root has to be the user's, who makes sockets and the table in it, unless
 // the settings have nothing there.
 void GiveDirectory(const std::string& path, const std::vector<std::string>& files, const User& user) {
-  if (std::none_of(files.begin(), files.end(), [&](const auto& f) { return f.starts_with(path + "/"); })) return;
+  if (std::ranges::none_of(files, [&](const auto& f) { return f.starts_with(path + "/"); })) return;
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != 0) return;
   if (::lchown(path.c_str(), user.uid, user.gid) != 0) {

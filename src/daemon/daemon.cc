@@ -331,7 +331,7 @@ void Daemon::TakeHandedConnections() {
   for (const HandedConnection& connection : connections) {
     sockets_.KeepPlace(connection);
     const auto owns = [&](FrontEnd* front) { return front->Owns(connection.front); };
-    const auto front = std::find_if(running_->listening.begin(), running_->listening.end(), owns);
+    const auto front = std::ranges::find_if(running_->listening, owns);
     front != running_->listening.end() ? (*front)->TakeUp(connection) : static_cast<void>(::close(connection.fd));
   }
   log_.Notice("took over {} connections; they waited {:.1f} ms", connections.size(),

@@ -21,7 +21,7 @@ std::vector<std::string> Members(const Settings& settings, const AuthorizedKeys&
     for (const auto& [other, key] : authorized.by_name) members.push_back(other);
     members.push_back(name);
   }
-  std::sort(members.begin(), members.end());
+  std::ranges::sort(members);
   members.erase(std::unique(members.begin(), members.end()), members.end());
   return members;
 }

@@ -41,7 +41,7 @@ std::uint64_t RaiseDescriptorLimit() {
 // "dthrottled-admin.socket" as ".dthrottled.admin.socket."
 std::string InWords(std::string_view name) {
   std::string words = fmt::format(".{}.", name);
-  std::replace(words.begin(), words.end(), '-', '.');
+  std::ranges::replace(words, '-', '.');
   return words;
 }
 
@@ -58,9 +58,8 @@ Sockets::Sockets(uv_loop_t* loop, const FrontEnds& front_ends, const Settings& s
 FrontEnd& Sockets::FrontOf(std::string_view name) const {
   const std::string words = InWords(name);
   const auto named = [&](const auto& front) { return words.find(InWords(front->key())) != words.npos; };
-  const auto queries = [](const auto& front) { return front->key() == kQueries; };
-  auto found = std::find_if(front_ends_.begin(), front_ends_.end(), named);
-  if (found == front_ends_.end()) found = std::find_if(front_ends_.begin(), front_ends_.end(), queries);
+  auto found = std::ranges::find_if(front_ends_, named);
+  if (found == front_ends_.end()) found = std::ranges::find(front_ends_, kQueries, &FrontEnd::key);
   return **found;
 }
 
@@ -94,7 +93,7 @@ bool Sockets::HasPlace(const HandedListener& listener) const {
   for (const auto& front : front_ends_) {
     const bool is_unix = key == SocketKey(*front, "unix");
     if (!is_unix && key != SocketKey(*front, "tcp")) continue;
-    if (std::any_of(all.begin(), all.end(), passed)) return address.empty();
+    if (std::ranges::any_of(all, passed)) return address.empty();
     const Endpoints at = EndpointsOf(settings_, front->key());
     if (is_unix) return address == at.unix_path && ::access(address.c_str(), F_OK) == 0;
     return at.tcp.enabled() && address == FormatEndpoint(at.tcp);
@@ -122,7 +121,7 @@ void Sockets::OpenTcp() {
     const std::string key = SocketKey(*front, "tcp");
     const Endpoint endpoint = EndpointsOf(settings_, front->key()).tcp;
     const auto& left = handed_.listeners;
-    const bool passed = std::any_of(left.begin(), left.end(), [&](const auto& l) { return l.key == key; });
+    const bool passed = std::ranges::find(left, key, &HandedListener::key) != left.end();
     if (passed || !endpoint.enabled()) continue;
     handed_.listeners.push_back({Opened(dthrottle::ListenTcp(endpoint)), key, FormatEndpoint(endpoint)});
   }
@@ -164,8 +163,7 @@ void Sockets::ListenTcp(FrontEnd& front, const Endpoint& endpoint) {
 // A listening socket that was left for this place, or -1.
 int Sockets::TakeHanded(const std::string& key, const std::string& address) {
   auto& left = handed_.listeners;
-  const auto found =
-      std::find_if(left.begin(), left.end(), [&](const auto& l) { return l.key == key && l.address == address; });
+  const auto found = std::ranges::find_if(left, [&](const auto& l) { return l.key == key && l.address == address; });
   if (found == left.end()) return -1;
   const int fd = found->fd;
   left.erase(found);
@@ -254,7 +252,7 @@ void Sockets::KeepPlace(const HandedConnection& connection) {
 std::vector<FrontEnd*> Sockets::Listening() const {
   std::vector<FrontEnd*> listening;
   const auto add = [&](FrontEnd* front) {
-    if (std::find(listening.begin(), listening.end(), front) == listening.end()) listening.push_back(front);
+    if (std::ranges::find(listening, front) == listening.end()) listening.push_back(front);
   };
   for (const Place& l : listening_) {
     if (l.front->rests_on() != nullptr) add(l.front->rests_on());
@@ -264,7 +262,7 @@ std::vector<FrontEnd*> Sockets::Listening() const {
 }
 
 std::string Sockets::AddressOf(std::string_view key) const {
-  const auto found = std::find_if(listening_.begin(), listening_.end(), [&](const Place& l) { return l.key == key; });
+  const auto found = std::ranges::find(listening_, key, &Place::key);
   return found != listening_.end() ? DescribeSocket(found->listener->fd()) : "";
 }
 

@@ -92,14 +92,14 @@ void FindRegions(LoadedSettings& loaded) {
   if (const auto problem = WhyNoQuotaFile(loaded, &left)) loaded.problems.push_back(*problem);
 }
 
-bool IsPassed(const std::optional<std::vector<Held>>& held, std::string_view key) {
-  return held.has_value() &&
-         std::ranges::any_of(*held, [&](const Held& h) { return h.key == key && h.address.empty(); });
-}
-
 bool IsHeld(const std::optional<std::vector<Held>>& held, std::string_view key, std::string_view address) {
   return held.has_value() &&
          std::ranges::any_of(*held, [&](const Held& h) { return h.key == key && h.address == address; });
+}
+
+// By the service manager.
+bool IsPassed(const std::optional<std::vector<Held>>& held, std::string_view key) {
+  return IsHeld(held, key, "");
 }
 
 // A plain check passes over them: it may be for another host, or come before the first start. A Unix socket that does not

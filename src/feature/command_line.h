@@ -25,7 +25,7 @@ inline int Complain(const std::string& message, int exit_code) {
 // Reads them, the first of which is the command's own name. With an exit code there is nothing more to do: the words are
 // wrong, or they ask for help, and that has been said.
 inline std::optional<int> ReadWords(CLI::App& app, std::vector<std::string> words) {
-  std::reverse(words.begin(), words.end());    // as the library wants them
+  std::ranges::reverse(words);    // as the library wants them
   words.pop_back();
   try {
     app.parse(std::move(words));

@@ -194,7 +194,7 @@ void Gateway::OnExit(const ChildOutcome& outcome) {
   program_.reset();
   ClosePipe();
   for (const int fd : std::set(connections_)) {
-    if (std::find(waiting_.begin(), waiting_.end(), fd) == waiting_.end()) End(fd);
+    if (std::ranges::find(waiting_, fd) == waiting_.end()) End(fd);
   }
   if (leaving_) {
     timer_.Stop();
@@ -335,7 +335,7 @@ void Gateway::Hold(Handover& handover) {
     HandedConnection& handed = handover.connections.emplace_back();
     handed.fd = fd;
     handed.front = options_.front;
-    if (std::find(waiting_.begin(), waiting_.end(), fd) != waiting_.end()) handed.state = kWaiting;
+    if (std::ranges::find(waiting_, fd) != waiting_.end()) handed.state = kWaiting;
   }
 }
 

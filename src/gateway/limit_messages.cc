@@ -173,7 +173,7 @@ Result<LimitQuestion> ToQuestion(const RateLimitRequest& request, bool limits) {
     std::string tag = TagOf(request.domain(), descriptor, limits);
     Append(question.line, " ", CostOf(request, descriptor), " ", tag);
     auto& tags = question.tags;
-    const auto named = std::find(tags.begin(), tags.end(), tag);
+    const auto named = std::ranges::find(tags, tag);
     question.tag_of.push_back(static_cast<std::size_t>(named - tags.begin()));
     if (named != tags.end()) continue;
     tags.push_back(std::move(tag));

@@ -167,7 +167,7 @@ int main(int argc, char** argv) {
   int idle_ms = 0;
   const bool encrypts = argc == 7;
   const std::string_view name(argc == 4 || encrypts ? argv[2] : ""), idle(argc == 4 || encrypts ? argv[3] : "");
-  const auto kind = std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Kind& k) { return k.name == name; });
+  const auto* const kind = std::ranges::find(kKinds, name, &Kind::name);
   const bool read = std::from_chars(idle.data(), idle.data() + idle.size(), idle_ms).ec == std::errc();
   if (kind == std::end(kKinds) || !read || argv[1] != std::to_string(kGatewayProtocol) || !IsSocket(kGatewayPipe) ||
       !IsSocket(kGatewayLines)) {

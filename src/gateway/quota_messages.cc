@@ -26,7 +26,7 @@ constexpr double kTokensMax = 4e9;
 
 std::string ResourceOf(std::string_view domain, const BucketId& id) {
   std::vector<std::pair<std::string_view, std::string_view>> entries(id.bucket().begin(), id.bucket().end());
-  std::sort(entries.begin(), entries.end());
+  std::ranges::sort(entries);
   TagMaker tag(domain);
   for (const auto& [key, value] : entries) tag.Add(key, value);
   return std::move(tag).Make(lease::kNameBytesMax);

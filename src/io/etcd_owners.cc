@@ -27,7 +27,7 @@ std::optional<std::vector<std::string>> NamesIn(const Json& list) {
   std::set<std::string> names;
   for (const Json& name : list) names.insert(etcd::Text(name));
   const bool good = list.is_array() && names.size() == list.size() && names.size() <= Owners::kMost &&
-                    std::all_of(names.begin(), names.end(), [](const std::string& name) { return IsHostName(name); });
+                    std::ranges::all_of(names, IsHostName);
   return good ? std::optional(std::vector<std::string>(names.begin(), names.end())) : std::nullopt;
 }
 
@@ -120,8 +120,8 @@ std::string EtcdOwners::WhyNotWritten(int status, std::string_view body) {
 // No owner in force is there or heard of.
 bool EtcdOwners::gone(const View& view) const {
   const auto& owners = *view.in_force;
-  return view.up.empty() && std::none_of(present_.begin(), present_.end(),
-                                         [&](const auto& host) { return owners.Find(host.first).has_value(); });
+  return view.up.empty() &&
+         std::ranges::none_of(present_, [&](const auto& host) { return owners.Find(host.first).has_value(); });
 }
 
 // An owner that is not there any more is one all the same while it is heard: etcd may have lost what it said.

@@ -275,8 +275,7 @@ FileResult<void> CheckIncarnation(const std::string& stem) {
 bool IsIncarnation(std::string_view text) {
   constexpr std::size_t kDigitsMax = 20;
   if (text.ends_with('\n')) text.remove_suffix(1);
-  return text.size() <= kDigitsMax &&
-         std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+  return text.size() <= kDigitsMax && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
 }
 
 std::optional<std::uint64_t> LastIncarnation(const std::string& stem) {

@@ -135,8 +135,7 @@ HandedConnection ReadConnection(Reader& in) {
 }    // namespace
 
 HandedSection Handover::Take(std::string_view key) {
-  const auto found =
-      std::find_if(sections.begin(), sections.end(), [&](const HandedSection& s) { return s.key == key; });
+  const auto found = std::ranges::find(sections, key, &HandedSection::key);
   if (found == sections.end()) return {};
   HandedSection taken = std::move(*found);
   sections.erase(found);

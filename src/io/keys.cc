@@ -30,7 +30,7 @@ constexpr std::size_t kAuthorizedMax = 10'000;
 bool IsKey(std::string_view text) {
   std::uint8_t raw[kKeyChars / 5 * 4];
   // The decoder does not look at the length of what it is given, nor at characters outside ASCII.
-  return text.size() == kKeyChars && std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 127; }) &&
+  return text.size() == kKeyChars && std::ranges::all_of(text, [](char c) { return c > ' ' && c < 127; }) &&
          zmq_z85_decode(raw, std::string(text).c_str()) != nullptr;
 }
 
@@ -49,7 +49,7 @@ Result<std::map<std::string, std::string>> ParseLines(const std::string& path, s
     const std::size_t gap = line.find_first_of(" \t");
     const std::string word(line.substr(0, gap));
     // What stands there is not repeated: it may be a secret.
-    if (gap == std::string_view::npos || std::find(words.begin(), words.end(), word) == words.end()) {
+    if (gap == std::string_view::npos || std::ranges::find(words, word) == words.end()) {
       return Fail(fmt::format("{}:{}: must begin with one of: {}", path, number, fmt::join(words, ", ")));
     }
     if (!found.emplace(word, Trimmed(line.substr(gap), " \t\r")).second) {
@@ -192,7 +192,7 @@ Result<AuthorizedKeys> ReadAuthorizedKeys(const std::string& directory) {
     if (files.size() > kAuthorizedMax) return Fail(fmt::format("{}: more than {} files", directory, kAuthorizedMax));
   }
   if (error) return Fail(fmt::format("{}: cannot read the directory: {}", directory, error.message()));
-  std::sort(files.begin(), files.end());
+  std::ranges::sort(files);
 
   AuthorizedKeys result;
   for (const std::string& file : files) {

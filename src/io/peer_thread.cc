@@ -276,11 +276,10 @@ void PeerThread::Impl::TakeMail() {
 
 void PeerThread::Impl::TakeKeys(AuthorizedKeys authorized) {
   if (!options.keys) return;
-  const bool removed =
-      std::any_of(options.authorized.names.begin(), options.authorized.names.end(), [&](const auto& old) {
-        const std::string* const name = authorized.NameOf(old.first);
-        return name == nullptr || *name != old.second;
-      });
+  const bool removed = std::ranges::any_of(options.authorized.names, [&](const auto& old) {
+    const std::string* const name = authorized.NameOf(old.first);
+    return name == nullptr || *name != old.second;
+  });
   std::swap(options.authorized, authorized);
   for (const auto& [name, key] : authorized.by_name) {    // of before
     if (options.authorized.KeyOf(name) == nullptr) exchange.Bar(name);

@@ -181,7 +181,7 @@ void Resolver::State::Done(Entry& entry) {
   if (!whole) ++counts.failed;
   std::size_t before = entry.known.size();
   for (auto& known : entry.known) {
-    const bool present = std::find(entry.answer.begin(), entry.answer.end(), known.endpoint) != entry.answer.end();
+    const bool present = std::ranges::find(entry.answer, known.endpoint) != entry.answer.end();
     known.absences = present ? 0 : known.absences + (whole ? 1 : 0);
   }
   std::erase_if(entry.known, [](const Entry::Known& known) { return known.absences >= kAbsencesMax; });
@@ -189,7 +189,7 @@ void Resolver::State::Done(Entry& entry) {
   before = entry.known.size();
   for (const Endpoint& endpoint : entry.answer) {
     const auto same = [&](const Entry::Known& known) { return known.endpoint == endpoint; };
-    if (entry.known.size() < kAddressesMax && std::none_of(entry.known.begin(), entry.known.end(), same)) {
+    if (entry.known.size() < kAddressesMax && std::ranges::none_of(entry.known, same)) {
       entry.known.push_back({endpoint});
     }
   }
@@ -209,9 +209,8 @@ void Resolver::SetEntries(const std::vector<std::string>& entries, Instant now) 
   std::vector<std::shared_ptr<Entry>> kept;
   for (const std::string& text : entries) {
     const auto same = [&](const auto& entry) { return entry->text == text; };
-    if (std::any_of(kept.begin(), kept.end(), same)) continue;
-    if (const auto old = std::find_if(state_->entries.begin(), state_->entries.end(), same);
-        old != state_->entries.end()) {
+    if (std::ranges::any_of(kept, same)) continue;
+    if (const auto old = std::ranges::find_if(state_->entries, same); old != state_->entries.end()) {
       kept.push_back(*old);
       continue;
     }
@@ -229,7 +228,7 @@ void Resolver::SetEntries(const std::vector<std::string>& entries, Instant now) 
     if (entry->parsed.kind == PeerEntry::Kind::kNumeric) entry->due = Instant::max();
     kept.push_back(std::move(entry));
   }
-  for (const auto& old : state_->entries) old->dropped = std::find(kept.begin(), kept.end(), old) == kept.end();
+  for (const auto& old : state_->entries) old->dropped = std::ranges::find(kept, old) == kept.end();
   state_->entries = std::move(kept);
   state_->due = now;
   state_->changed = true;

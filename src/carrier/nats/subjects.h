@@ -14,7 +14,7 @@ namespace dthrottle {
 // A token: dots separate tokens, and no name of a host has a tilde.
 inline std::string NatsToken(std::string_view host) {
   std::string token(host);
-  std::replace(token.begin(), token.end(), '.', '~');
+  std::ranges::replace(token, '.', '~');
   return token;
 }
 
@@ -44,7 +44,7 @@ inline std::optional<NatsSubject> ParseNatsSubject(std::string_view prefix, std:
   const std::string_view from = take(), verb = take();
   if (subject != prefix || (verb != NatsSubject::kAsk && verb != NatsSubject::kAnswer)) return std::nullopt;
   NatsSubject read{verb == NatsSubject::kAsk ? NatsSubject::kAsk : NatsSubject::kAnswer, std::string(from)};
-  std::replace(read.from.begin(), read.from.end(), '~', '.');
+  std::ranges::replace(read.from, '~', '.');
   if (!IsHostName(read.from)) return std::nullopt;
   return read;
 }

@@ -40,7 +40,7 @@ Extension::Answer SetLimitsFeature::Post(const Posted& posted) {
   }
   const bool clears = given("clear") == "1";
   if (posted.parameter("clear") != nullptr && !clears) return {400, "clear must be 1"};
-  if (clears && std::any_of(std::begin(kNumbers), std::end(kNumbers), posted.parameter)) {
+  if (clears && std::ranges::any_of(kNumbers, posted.parameter)) {
     return {400, "clear=1 goes without burst, rate and for"};
   }
   if (!clears && (given("burst").empty() || given("rate").empty())) {

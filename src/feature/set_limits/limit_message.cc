@@ -40,7 +40,7 @@ static void PutField(PackWriter& out, LimitMessageKind kind) {
 
 static bool GetField(PackCursor& in, LimitMessageKind& kind) {
   const PackValue& value = in.Take();
-  const auto* const name = std::find(kKindNames.begin(), kKindNames.end(), value.bytes);
+  const auto* const name = std::ranges::find(kKindNames, value.bytes);
   kind = LimitMessageKind{static_cast<std::uint8_t>(name - kKindNames.begin() + 1)};
   return value.type == PackValue::Type::kText && name != kKindNames.end();
 }

@@ -253,8 +253,7 @@ void AskReturns::TakeUp(Holder& holder) {
 
 bool AskReturns::HasAny(const Holder& holder, Instant now) const {
   const auto is_open = [&](HoldId id) { return holds_ != nullptr && holds_->IsOpen(id); };
-  return !holder.places.empty() || holder.waits.any(now) ||
-         std::any_of(holder.holds.begin(), holder.holds.end(), is_open);
+  return !holder.places.empty() || holder.waits.any(now) || std::ranges::any_of(holder.holds, is_open);
 }
 
 }    // namespace dthrottle

@@ -28,12 +28,11 @@ constexpr std::array<bool, 256> kTokenBytes = [] {
 }();
 
 bool IsToken(std::string_view text) {
-  return !text.empty() &&
-         std::all_of(text.begin(), text.end(), [](char c) { return kTokenBytes[static_cast<unsigned char>(c)]; });
+  return !text.empty() && std::ranges::all_of(text, [](char c) { return kTokenBytes[static_cast<unsigned char>(c)]; });
 }
 
 bool HasControl(std::string_view text) {
-  return std::any_of(text.begin(), text.end(), [](char c) {
+  return std::ranges::any_of(text, [](char c) {
     const auto byte = static_cast<unsigned char>(c);
     return (byte < 0x20 && byte != '\t') || byte == 0x7f;
   });

@@ -152,7 +152,7 @@ constexpr std::string_view kFromElsewhere = "a browser may not ask on behalf of 
 // Whether a target has only parameters of these names, and each of kRepeatable once unless it `repeats`.
 Result<void> CheckParameters(const HttpTarget& target, std::span<const std::string_view> names, bool repeats) {
   for (const auto& [name, value] : target.parameters) {
-    if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+    if (std::ranges::find(names, name) != names.end()) continue;
     const std::string shown = EscapeTag(name.substr(0, 64));
     if (names.empty()) return Fail(fmt::format("{} is not known, and there are no parameters here", shown));
     return Fail(fmt::format("{} is not known; the parameters are {}", shown, fmt::join(names, ", ")));
@@ -220,7 +220,7 @@ HttpService::Asked HttpService::Posted(const HttpRequest& request, HttpTarget ta
 HttpService::Asked HttpService::Understand(const HttpRequest& request) {
   const auto refuse = Refused;
   if (request.has_body) return refuse(413, "a request has no body here");
-  if (std::count(request.target.begin(), request.target.end(), '&') >= kParametersMax) {
+  if (std::ranges::count(request.target, '&') >= kParametersMax) {
     return refuse(414, "the target has too many parameters");
   }
   Result<HttpTarget> target = ParseTarget(request.target, kRepeatable);
@@ -235,8 +235,7 @@ HttpService::Asked HttpService::Understand(const HttpRequest& request) {
   for (Extension* const extension : host_.extensions()) {
     if (target->path.substr(1) == extension->command().name) return Posted(request, std::move(*target), *extension, host);
   }
-  const auto route =
-      std::find_if(std::begin(kRoutes), std::end(kRoutes), [&](const Route& r) { return r.path == target->path; });
+  const auto* const route = std::ranges::find(kRoutes, target->path, &Route::path);
   if (route == std::end(kRoutes)) return refuse(404, "see dthrottle-protocol(7) for what there is");
   const bool posted = route->posted != Route::Posted::kNo;
   const bool looks = route->view != nullptr && !posted;

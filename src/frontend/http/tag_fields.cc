@@ -39,8 +39,7 @@ std::string FillTag(std::string_view tag, std::string_view lines, const TagField
   while (!tag.empty()) {
     const std::size_t open = std::min(tag.find('{'), tag.size()), close = tag.find('}', open);
     const std::string_view name = close == tag.npos ? std::string_view() : tag.substr(open + 1, close - open - 1);
-    const auto known = std::find_if(fields.names.begin(), fields.names.end(),
-                                    [&](const std::string& field) { return SameName(field, name); });
+    const auto known = std::ranges::find_if(fields.names, [&](const auto& field) { return SameName(field, name); });
     filled += tag.substr(0, open);
     tag.remove_prefix(open);
     if (name.empty() || known == fields.names.end()) {

@@ -80,7 +80,7 @@ Result<HttpTarget> ParseTarget(std::string_view target, std::span<const std::str
     auto name = Decode(one.substr(0, equals));
     auto value = Decode(one.substr(std::min(equals + 1, one.size())));
     if (!name || !value) return Fail("a % in the query has to be followed by two hexadecimal digits");
-    const bool may_repeat = std::find(repeatable.begin(), repeatable.end(), *name) != repeatable.end();
+    const bool may_repeat = std::ranges::find(repeatable, *name) != repeatable.end();
     if (!may_repeat && result.Find(*name) != nullptr) {
       return Fail(fmt::format("{} is given twice", EscapeTag(name->substr(0, 64))));
     }
@@ -96,7 +96,7 @@ bool NamesThisHost(std::string_view host, std::string_view own_name, std::span<c
     return end != std::string_view::npos && IsAddress(AF_INET6, host.substr(1, end - 1));
   }
   host = host.substr(0, host.find(':'));
-  if (std::any_of(others.begin(), others.end(), [&](const auto& other) { return SameName(host, other); })) return true;
+  if (std::ranges::any_of(others, [&](const auto& other) { return SameName(host, other); })) return true;
   return IsAddress(AF_INET, host) || SameName(host, "localhost") || (!own_name.empty() && SameName(host, own_name));
 }
 

@@ -151,7 +151,7 @@ void Leasing::Reload() {
 void Leasing::HoldParts(BootInstant now) {
   const auto divided = [](const lease::ResourceTemplate& how) { return how.source == lease::Source::kCapacity; };
   const auto& templates = server_.templates().list();
-  if (part_of_ == nullptr || std::none_of(templates.begin(), templates.end(), divided)) return;
+  if (part_of_ == nullptr || std::ranges::none_of(templates, divided)) return;
   for (const lease::ResourceStatus& r : server_.Resources(now)) {
     const double whole = r.how->capacity;
     if (!divided(*r.how) || whole <= 0) continue;

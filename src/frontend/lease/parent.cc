@@ -106,7 +106,7 @@ void LeaseParent::OnConnected(int status) {
 void LeaseParent::OnRead(std::string_view bytes, bool at_end) {
   std::string& received = exchange_->received;
   received.append(bytes);
-  const auto lines = static_cast<std::size_t>(std::count(received.begin(), received.end(), '\n'));
+  const auto lines = static_cast<std::size_t>(std::ranges::count(received, '\n'));
   if (lines < count_) {
     if (at_end || received.size() > count_ * kAnswerBytesMax) Fail("hung up, or is no lease server");
     return;

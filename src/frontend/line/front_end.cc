@@ -84,8 +84,7 @@ void LineFrontEnd::TakeUp(const HandedConnection& connection) {
 }
 
 LineFrontEnd::Worker& LineFrontEnd::LeastBusy() {
-  return **std::min_element(workers_.begin(), workers_.end(),
-                            [](const auto& a, const auto& b) { return a->connections() < b->connections(); });
+  return **std::ranges::min_element(workers_, {}, &Worker::connections);
 }
 
 std::size_t LineFrontEnd::connections() const {

@@ -196,8 +196,8 @@ PageCounts PageServer::counts() const {
     counts.refused += worker->entries.refused();
     counts.clamped += worker->entries.clamped();
   };
-  std::for_each(workers_.begin(), workers_.end(), add);
-  std::for_each(leaving_.begin(), leaving_.end(), add);
+  std::ranges::for_each(workers_, add);
+  std::ranges::for_each(leaving_, add);
   return counts;
 }
 

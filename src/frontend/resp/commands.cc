@@ -92,7 +92,7 @@ void Auth(const Call& call) {
 }
 
 bool SetName(const Call& call, std::string_view name) {
-  if (std::any_of(name.begin(), name.end(), [](char c) { return c < '!' || c > '~'; })) {
+  if (std::ranges::any_of(name, [](char c) { return c < '!' || c > '~'; })) {
     call.reply().Error("ERR Client names cannot contain spaces, newlines or special characters.");
     return false;
   }
@@ -241,8 +241,7 @@ void Config(const Call& call) {
            });
          };
          RespWriter reply = c.reply();
-         reply.Map(static_cast<std::size_t>(
-             std::count_if(std::begin(kValues), std::end(kValues), [&](const auto& v) { return wanted(v.first); })));
+         reply.Map(static_cast<std::size_t>(std::ranges::count_if(kValues, wanted, [](const auto& v) { return v.first; })));
          for (const auto& [name, value] : kValues) {
            if (!wanted(name)) continue;
            reply.Bulk(name);
@@ -307,8 +306,7 @@ constexpr Command kCommands[] = {
 };
 
 const Command* Find(std::string_view name) {
-  const auto* found = std::find_if(std::begin(kCommands), std::end(kCommands),
-                                   [&](const Command& command) { return SameWord(command.name, name); });
+  const auto* found = std::ranges::find_if(kCommands, [&](const auto& its) { return SameWord(its.name, name); });
   return found == std::end(kCommands) ? nullptr : found;
 }
 
