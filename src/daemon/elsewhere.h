@@ -1,9 +1,6 @@
 // Work that must not hold up queries: what 10^5 overrides take is milliseconds, wherever the time is spent.
 #pragma once
 
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include <thread>
 
 namespace dthrottle {
@@ -13,11 +10,6 @@ namespace dthrottle {
 template <class Work>
 void Elsewhere(Work&& work) {
   std::thread(work).join();
-}
-
-// Lets query threads have the processor first, from now on. For threads that do nothing else.
-inline void YieldToQueries() {
-  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);
 }
 
 }    // namespace dthrottle

@@ -8,7 +8,6 @@
 
 #include "config/keys.h"
 #include "config/load.h"
-#include "daemon/elsewhere.h"
 #include "io/clock.h"
 #include "io/files.h"
 #include "io/thread_pool.h"

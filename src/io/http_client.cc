@@ -1,8 +1,6 @@
 #include "io/http_client.h"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <set>
@@ -41,13 +39,17 @@ struct HttpClient::Socket {
   uv_poll_t poll;
   HttpClient* client;
   curl_socket_t fd;
+
+  void Close() {
+    uv_close(reinterpret_cast<uv_handle_t*>(&poll), [](uv_handle_t* h) { delete static_cast<Socket*>(h->data); });
+  }
 };
 
 HttpClient::HttpClient(uv_loop_t* loop, Tls tls) : loop_(loop), tls_(std::move(tls)), curl_(new Curl(loop, [this] { OnTimer(); })) {
   // A thread loads the library, as others wait for this loop.
   using Loaded = Result<const LibCurl*>;
   const auto load = [](Loaded& its) {
-    setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);
+    YieldToQueries();
     its = LoadLibCurl();
   };
   InThreadPool(loop, Loaded(nullptr), load, [this](Loaded& its) { OnLoaded(its); });
@@ -92,8 +94,7 @@ void HttpClient::Use(const LibCurl& lib) {
       if (socket == nullptr) return 0;
       client.curl_->sockets.erase(socket);
       client.curl_->lib->multi_assign(client.curl_->multi, fd, nullptr);
-      uv_close(reinterpret_cast<uv_handle_t*>(&socket->poll),
-               [](uv_handle_t* handle) { delete static_cast<Socket*>(handle->data); });
+      socket->Close();
       return 0;
     }
     if (socket == nullptr) {
@@ -213,10 +214,7 @@ void HttpClient::Close() {
     delete transfer;
   }
   lib.multi_cleanup(std::exchange(curl_->multi, nullptr));    // closes kept connections, which have polls
-  for (Socket* socket : std::exchange(curl_->sockets, {})) {
-    uv_close(reinterpret_cast<uv_handle_t*>(&socket->poll),
-             [](uv_handle_t* handle) { delete static_cast<Socket*>(handle->data); });
-  }
+  for (Socket* socket : std::exchange(curl_->sockets, {})) socket->Close();
   lib.slist_free_all(curl_->headers);
 }
 

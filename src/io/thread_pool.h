@@ -1,6 +1,8 @@
 // Work on a thread of libuv's pool, for whatever would make queries wait.
 #pragma once
 
+#include <sys/resource.h>
+#include <unistd.h>
 #include <uv.h>
 
 #include <cstddef>
@@ -15,6 +17,11 @@ namespace dthrottle {
 // Makes the threads of the pool. Throws std::system_error where the system has none for them and for `others`. libuv
 // makes them at the first work otherwise, which may be a reload after months, and ends the process where it cannot.
 void StartThreadPool(uv_loop_t* loop, std::size_t others);
+
+// Lets query threads have the processor first, from now on. For threads that do nothing else.
+inline void YieldToQueries() {
+  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);
+}
 
 // Calls act(work) on a thread of the pool, and then done(work) on that of the loop, which has to run until then. Both may
 // move out of it; it is destroyed afterwards.
