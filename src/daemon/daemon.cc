@@ -125,14 +125,14 @@ Daemon::Daemon(std::string path, std::string runtime_dir, Settings settings, Lau
                                        running_->Audit("SIGUSR2: upgrade");
                                        running_->upgrade->Ask([](const Result<std::string>&) {});
                                      },
-                                 .alive =
-                                     [this] {
-                                       bool all_alive = true;    // every loop has to turn, not only this one
-                                       for (FrontEnd* const front : running_->listening) {
-                                         all_alive = front->Beat() && all_alive;
-                                       }
-                                       return all_alive;
-                                     }});
+                                 .alive = [this] { return AllBeat(); }});
+}
+
+// Every loop has to turn, not only this one.
+bool Daemon::AllBeat() {
+  bool all = true;
+  for (FrontEnd* const front : running_->listening) all = front->Beat() && all;
+  return all;
 }
 
 void Daemon::Start() {
@@ -250,8 +250,7 @@ void Daemon::MakeHolding() {
   running_->list.push_back(&*running_->holding);
 }
 
-// A part that cannot start throws, with the parts before it in the list.
-void Daemon::MakeParts() {
+void Daemon::MakeReloading() {
   running_->reloading.emplace(Reloading::Host{.loop = &loop_,
                                               .path = path_,
                                               .runtime_dir = runtime_dir_,
@@ -273,6 +272,9 @@ void Daemon::MakeParts() {
                                               .status = [this] { return sockets_.Status(); },
                                               .idle = [this] { running_->upgrade->Continue(); }},
                               std::exchange(running_->base, nullptr));
+}
+
+void Daemon::MakeUpgrade() {
   running_->upgrade.emplace(dthrottle::Upgrade::Host{.loop = &loop_,
                                                      .tasks = *tasks_,
                                                      .launch = launch_,
@@ -286,29 +288,34 @@ void Daemon::MakeParts() {
                                                        return ListensVariable(sockets_.Handed(), settings_);
                                                      },
                                                      .left = [this](bool rules) { return Left(rules); }});
-  running_->list.push_back(&sockets_);
-  running_->list.push_back(&running_->counting.emplace(&loop_, *running_->table_limiter, settings_, log_, handed_));
-  running_->list.push_back(
-      &running_->penalizing.emplace(*running_->table_limiter, handed_.Take(Penalizing::kSection).bytes));
+}
+
+// A part that cannot start throws, with the parts before it in the list.
+void Daemon::MakeParts() {
+  MakeReloading();
+  MakeUpgrade();
+  Running& r = *running_;
+  Limiter& limiter = *r.table_limiter;
+  r.list.push_back(&sockets_);
+  r.list.push_back(&r.counting.emplace(&loop_, limiter, settings_, log_, handed_));
+  r.list.push_back(&r.penalizing.emplace(limiter, handed_.Take(Penalizing::kSection).bytes));
   MakeHolding();
   for (const auto& feature : features_) {
-    running_->list.push_back(feature.get());
+    r.list.push_back(feature.get());
     feature->Start();
-    running_->extension_list.push_back(feature.get());
+    r.extension_list.push_back(feature.get());
   }
-  running_->list.push_back(&running_->peering.emplace(&loop_, *running_->table_limiter, settings_, log_, *tasks_,
-                                                      TenantsOf(&Feature::tenant)));
-  running_->peering->Start(handed_.Take("peers").bytes, front_host_.took_over());
-  running_->list.push_back(&running_->shedding.emplace(&loop_, *running_->table_limiter, settings_, log_));
-  running_->shedding->Start(handed_.Take(Shedding::kSection).bytes);
-  running_->list.push_back(&running_->retention_watch.emplace(&loop_, *running_->table_limiter, log_));
-  running_->list.push_back(
-      &running_->own_limits_watch.emplace(&loop_, *running_->table_limiter, *running_->reloading, log_));
+  r.list.push_back(&r.peering.emplace(&loop_, limiter, settings_, log_, *tasks_, TenantsOf(&Feature::tenant)));
+  r.peering->Start(handed_.Take("peers").bytes, front_host_.took_over());
+  r.list.push_back(&r.shedding.emplace(&loop_, limiter, settings_, log_));
+  r.shedding->Start(handed_.Take(Shedding::kSection).bytes);
+  r.list.push_back(&r.retention_watch.emplace(&loop_, limiter, log_));
+  r.list.push_back(&r.own_limits_watch.emplace(&loop_, limiter, *r.reloading, log_));
   sockets_.Listen();
   for (FrontEnd* const front : sockets_.Listening()) {
     front->Start();
-    running_->listening.push_back(front);
-    running_->list.push_back(front);
+    r.listening.push_back(front);
+    r.list.push_back(front);
   }
 }
 

@@ -40,11 +40,14 @@ class Daemon {
   std::shared_ptr<const Rulebook> RulesOf(std::uint64_t fingerprint) const;
   void SayTable(bool other_rules);
   void MakeHolding();
+  void MakeReloading();
+  void MakeUpgrade();
   void MakeParts();
   std::vector<Amendment> Amendments() const;
   std::vector<Tenant*> TenantsOf(Tenant* (Feature::*which)()) const;
   void TakeKeptSections();
   void TakeHandedConnections();
+  bool AllBeat();
   Handover Left(bool with_rules) const;
   void Stop(int signal);
   void Drain(bool last);
