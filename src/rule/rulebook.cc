@@ -5,6 +5,7 @@
 #include <array>
 #include <bit>
 #include <map>
+#include <span>
 
 #include "base/check.h"
 #include "base/siphash.h"
@@ -60,6 +61,51 @@ std::uint64_t HashOf(const std::vector<Network>& networks) {
   return hash;
 }
 
+// In both, `limits` are those of the rules and then those of the overrides.
+std::uint64_t FingerprintOf(std::span<const Rule> rules, std::span<const Override> overrides,
+                            std::span<const Limit> limits, std::uint32_t own_parts) {
+  RuleFingerprint fingerprint;
+  for (const Rule& rule : rules) {
+    fingerprint.Add(rule.name);
+    fingerprint.Add(rule.match.has_value() ? "match" : "default");
+    fingerprint.Add(rule.match.value_or(""));
+    if (rule.networks.has_value()) fingerprint.Add(fmt::format("{}", HashOf(*rule.networks->list)));
+    fingerprint.Add(rule.burst);
+    fingerprint.Add(rule.rate);
+    fingerprint.Add(Name(rule.mode));
+    if (rule.max_own_limit > 0) fingerprint.Add(fmt::format("own {}", rule.max_own_limit));
+  }
+  if (own_parts > 1) fingerprint.Add(fmt::format("own parts {}", own_parts));
+  for (std::size_t i = 0; i < overrides.size(); ++i) {
+    fingerprint.Add(overrides[i].tag);
+    fingerprint.Add(overrides[i].burst);
+    fingerprint.Add(overrides[i].rate);
+    fingerprint.Add(Name(limits[rules.size() + i].mode));
+  }
+  return fingerprint.value();
+}
+
+// 0: hosts divide none of them.
+std::uint64_t FingerprintOfDivided(std::span<const Rule> rules, std::span<const Override> overrides,
+                                   std::span<const Limit> limits) {
+  if (std::ranges::none_of(limits, &Limit::divided)) return 0;
+  RuleFingerprint fingerprint;
+  for (std::size_t i = 0; i < rules.size(); ++i) {
+    if (!limits[i].divided) continue;
+    fingerprint.Add(rules[i].name);
+    fingerprint.Add(rules[i].match.value_or(""));
+    if (rules[i].networks.has_value()) fingerprint.Add(fmt::format("{}", HashOf(*rules[i].networks->list)));
+    fingerprint.Add(rules[i].rate);
+    if (rules[i].max_own_limit > 0) fingerprint.Add(fmt::format("own {}", rules[i].max_own_limit));
+  }
+  for (std::size_t i = 0; i < overrides.size(); ++i) {
+    if (!limits[rules.size() + i].divided) continue;
+    fingerprint.Add(overrides[i].tag);
+    fingerprint.Add(overrides[i].rate);
+  }
+  return fingerprint.value() | 1;
+}
+
 }    // namespace
 
 // The networks of all rules, while patterns are made: rules of one pattern share a map.
@@ -93,8 +139,6 @@ void Rulebook::AddPattern(std::uint32_t number, Networks& networks) {
 Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides, std::uint32_t own_parts)
     : rules_(std::move(rules)), overrides_(std::move(overrides)) {
   DT_CHECK(rules_.size() <= kRulesMax && overrides_.size() <= kOverridesMax);
-  RuleFingerprint fingerprint, divided;
-  bool any_divided = false;
   limits_.reserve(rules_.size() + overrides_.size());
   heads_.resize(rules_.size());
   Networks networks;
@@ -108,50 +152,22 @@ Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides, std
     }
     limits_.push_back(MakeLimit(Shape::From(rule.burst, rule.rate), i, &rule, rule.mode));
     numbers_.push_back(SipHash<1, 3>({}, rule.name));
-    if (limits_.back().divided) {
-      any_divided = true;
-      divided.Add(rule.name);
-      divided.Add(rule.match.value_or(""));
-      if (rule.networks.has_value()) divided.Add(fmt::format("{}", HashOf(*rule.networks->list)));
-      divided.Add(rule.rate);
-      if (rule.max_own_limit > 0) divided.Add(fmt::format("own {}", rule.max_own_limit));
-    }
-    fingerprint.Add(rule.name);
-    fingerprint.Add(rule.match.has_value() ? "match" : "default");
-    fingerprint.Add(rule.match.value_or(""));
-    if (rule.networks.has_value()) fingerprint.Add(fmt::format("{}", HashOf(*rule.networks->list)));
-    fingerprint.Add(rule.burst);
-    fingerprint.Add(rule.rate);
-    fingerprint.Add(Name(rule.mode));
-    if (rule.max_own_limit > 0) fingerprint.Add(fmt::format("own {}", rule.max_own_limit));
   }
-  if (own_parts > 1) fingerprint.Add(fmt::format("own parts {}", own_parts));
   networks.Finish(patterns_);
   IndexPatterns();
   by_tag_.reserve(overrides_.size());
   for (const Override& o : overrides_) {
     const auto found = RuleOf(o.tag);
-    const std::uint32_t rule = found.value_or(static_cast<std::uint32_t>(rules_.size()));
-    const Mode mode = o.mode.value_or(found.has_value() ? rules_[rule].mode : Mode::kEnforce);
+    const Rule* const rule = found.has_value() ? &rules_[*found] : nullptr;
+    const std::uint32_t index = found.value_or(static_cast<std::uint32_t>(rules_.size()));
+    const Mode mode = o.mode.value_or(rule != nullptr ? rule->mode : Mode::kEnforce);
     DT_CHECK(by_tag_.emplace(o.tag, static_cast<LimitIndex>(limits_.size())).second);
-    limits_.push_back(MakeLimit(Shape::From(o.burst, o.rate), rule, found.has_value() ? &rules_[rule] : nullptr, mode));
-    if (limits_.back().divided) {
-      any_divided = true;
-      divided.Add(o.tag);
-      divided.Add(o.rate);
-    }
-    fingerprint.Add(o.tag);
-    fingerprint.Add(o.burst);
-    fingerprint.Add(o.rate);
-    fingerprint.Add(Name(mode));
+    Limit& limit = limits_.emplace_back(MakeLimit(Shape::From(o.burst, o.rate), index, rule, mode));
+    if (mode != Mode::kOff && rule != nullptr) limit.quota = o.quota.value_or(limit.quota);
+    limit.weight = o.weight.value_or(limit.weight);
   }
-  fingerprint_ = fingerprint.value();
-  if (any_divided) divided_fingerprint_ = divided.value() | 1;
-  for (std::size_t i = 0; i < overrides_.size(); ++i) {
-    Limit& limit = limits_[rules_.size() + i];
-    if (limit.mode != Mode::kOff && limit.rule < rules_.size()) limit.quota = overrides_[i].quota.value_or(limit.quota);
-    limit.weight = overrides_[i].weight.value_or(limit.weight);
-  }
+  fingerprint_ = FingerprintOf(rules_, overrides_, limits_, own_parts);
+  divided_fingerprint_ = FingerprintOfDivided(rules_, overrides_, limits_);
   for (Limit& limit : limits_) {
     if (limit.quota > 0) limit.calendar = CalendarOf(rules_[limit.rule].calendar);
     limit.whole = limit.derives || limit.quota > 0;
