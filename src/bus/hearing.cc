@@ -157,6 +157,12 @@ void Hearing::Take(Peer& peer, std::size_t bytes, Instant now) {
   status.repaired += change.repaired, counts.repaired += change.repaired;
   CountLost(peer, change.lost);
   peer.audit.Heard(in.sequence, HitsOf(in.entries));
+  GiveToLimiter(peer, from, to);
+}
+
+// What a report says, to the limiter.
+void Hearing::GiveToLimiter(const Peer& peer, Instant from, Instant to) {
+  Message& in = core_.in;
   const bool owned = core_.owners != nullptr;    // every report of a host is answered
   if (in.entries.empty() && !owned && in.hosts == 0) return;
   FromPeers item{FromPeers::Kind::kDebits, from, to, 0, std::move(in.entries), peer.number};

@@ -54,6 +54,7 @@ class Hearing {
   bool IsOfOurOwners(Peer& peer, Instant now);
   void Take(Peer& peer, std::size_t bytes, Instant now);
   bool TakeIncarnation(Peer& peer);
+  void GiveToLimiter(const Peer& peer, Instant from, Instant to);
   void CountDuplicate(Peer& peer);
   void CountLost(Peer& peer, std::uint64_t frames, std::uint64_t hits = 0);
 

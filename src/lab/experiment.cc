@@ -81,10 +81,7 @@ WorldTime RunInParts(Fleet& fleet, WorldTime begin, WorldTime end, WorldTime las
   return end;
 }
 
-}    // namespace
-
-Outcome Simulate(const FleetFile& file, const SharedAs& as, std::uint64_t seed,
-                 const std::function<bool(double part)>& go_on) {
+FleetOptions OptionsOf(const FleetFile& file, const SharedAs& as) {
   FleetOptions options;
   options.hosts = file.fleet.hosts;
   options.rules = RulesUnder(file, as.baseline ? Share::kLocal : as.share);
@@ -103,6 +100,14 @@ Outcome Simulate(const FleetFile& file, const SharedAs& as, std::uint64_t seed,
   options.host.workers = file.fleet.workers;
   options.host.page_entries = std::bit_ceil(std::max<std::uint32_t>(file.settings.page.entries, DTHROTTLE_PAGE_WAYS));
   options.host.capacity = CapacityOf(file.settings, *options.rules, file.fleet.hosts);
+  return options;
+}
+
+}    // namespace
+
+Outcome Simulate(const FleetFile& file, const SharedAs& as, std::uint64_t seed,
+                 const std::function<bool(double part)>& go_on) {
+  FleetOptions options = OptionsOf(file, as);
   const bool divides = options.host.capacity.has_value();
   const WorldTime begin = After(TimeToMeet(file.settings, divides));
   const Duration later = begin.time_since_epoch();

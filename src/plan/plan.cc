@@ -199,17 +199,14 @@ std::vector<Suggestion> SuggestLinks(const Graph& graph, const Spectrum& spectru
   return suggestions;
 }
 
-Result<Plan> MakePlan(NamedGraph named, std::string source, const Question& question, Prng& prng, const Going& watch) {
+namespace {
+
+Result<void> CheckQuestion(const NamedGraph& named, const std::string& source, const Question& question) {
   const Graph& graph = named.graph;
   if (const auto apart = Unreached(graph)) {
     return Fail(fmt::format("{}: the graph is not connected: {} does not reach {}", source, named.names[0],
                             named.names[*apart]));
   }
-  Plan plan;
-  const auto going = [&](std::string_view what, std::optional<double> part) {
-    if (watch && !watch(what, part)) plan.interrupted = true;
-    return !plan.interrupted;
-  };
   const bool whole = graph.size() <= kDenseNodesMax;
   if (!question.covariance.empty() && (question.covariance.size() != graph.size() * graph.size() || !whole)) {
     return Fail(fmt::format("{}: {} covariances for {} nodes; a row of one a node is needed for each, and at most {} nodes",
@@ -219,6 +216,20 @@ Result<Plan> MakePlan(NamedGraph named, std::string source, const Question& ques
     return Fail(fmt::format("{}: {} variances for {} nodes; one a node is needed, and at most {}", source,
                             question.variances.size(), graph.size(), kDenseNodesMax));
   }
+  return {};
+}
+
+}    // namespace
+
+Result<Plan> MakePlan(NamedGraph named, std::string source, const Question& question, Prng& prng, const Going& watch) {
+  if (const auto good = CheckQuestion(named, source, question); !good) return Fail(good.error().message);
+  const Graph& graph = named.graph;
+  const bool whole = graph.size() <= kDenseNodesMax;
+  Plan plan;
+  const auto going = [&](std::string_view what, std::optional<double> part) {
+    if (watch && !watch(what, part)) plan.interrupted = true;
+    return !plan.interrupted;
+  };
   going("eigenvalues", std::nullopt);
   const Spectrum spectrum = whole ? Decompose(graph) : Spectrum{};
   const Result<Ends> ends = whole ? Result<Ends>(spectrum) : FindEnds(graph);

@@ -30,12 +30,9 @@ std::string TokensText(double tokens) {
   return fmt::format("{:.6g}", tokens);
 }
 
-// Each peer's staleness, the bound, what was seen of the rule and of the tag, and what is foretold.
-template <class Say>
-void WhyShared(const Context& c, const Inspection& seen, Say&& say) {
+// When each peer was heard.
+std::string HeardText(const std::vector<PeerStatus>& peers) {
   constexpr std::size_t kPeersNamed = 8;
-  const std::vector<PeerStatus> peers = c.host.Peers();
-  if (peers.empty()) return;
   std::string named;
   std::size_t others = 0;
   for (const PeerStatus& p : peers) {
@@ -47,11 +44,19 @@ void WhyShared(const Context& c, const Inspection& seen, Say&& say) {
                  : fmt::format("{} {:.3f} s ago, with hits {:.3f} s old", name, Seconds(p.last_heard), Seconds(p.age));
   }
   if (others > kPeersNamed) named += fmt::format(", and {} more: see peers", others - kPeersNamed);
+  return named;
+}
+
+// Each peer's staleness, the bound, what was seen of the rule and of the tag, and what is foretold.
+template <class Say>
+void WhyShared(const Context& c, const Inspection& seen, Say&& say) {
+  const std::vector<PeerStatus> peers = c.host.Peers();
+  if (peers.empty()) return;
   const Limit& limit = c.rules().limit(*seen.limit);
   const std::string_view share = limit.forecast ? Name(Share::kForecast)
                                  : limit.shared ? Name(Share::kDebit)
                                                 : Name(Share::kLocal);
-  if (!limit.divided) say(fmt::format("Other hosts, with share = \"{}\", heard: {}.", share, named));
+  if (!limit.divided) say(fmt::format("Other hosts, with share = \"{}\", heard: {}.", share, HeardText(peers)));
   const std::vector<PeerAge> ages = AgesOf(peers);
   const std::optional<Tokens> bound = BoundOf(c.limiter(), *seen.limit, ages);
   say(bound ? fmt::format("In theory {} hosts serve at most {} tokens above burst + rate x time.", ages.size() + 1,
@@ -250,6 +255,20 @@ std::string WhyQuota(const Context& c, const Limit& limit, const QuotaStanding& 
                      Seconds(quota.ends - c.now));
 }
 
+std::string WhyPenalized(const Penalty& terms, const Limit& limit, Duration left) {
+  return fmt::format("It was refused {} times within {} and is penalized: refused for another {:.3f} s, on all hosts{}.",
+                     terms.after, FormatDuration(terms.within), Seconds(left), UnlessShadow(limit));
+}
+
+// REQUIRES: seen.places.
+std::string WhyPlaces(const Limit& limit, const Inspection& seen) {
+  const std::uint32_t elsewhere = limit.in_flight - seen.places->most;
+  return fmt::format("Of {} places {} are taken{}{}{}.", limit.in_flight, seen.places->taken,
+                     elsewhere > 0 ? fmt::format(" here, and {} are for other hosts", elsewhere) : "",
+                     IsBusy(seen) ? ", so it waits until one is given back" : "",
+                     IsBusy(seen) ? UnlessShadow(limit) : "");
+}
+
 // What a tag that is charged with another has to say.
 std::string WhyItself(const Context& c, const Inspection& seen, const Limit& limit) {
   const bool enforces = limit.mode == Mode::kEnforce;
@@ -355,20 +374,9 @@ Json Why(const Context& c) {
   const double shed = c.limiter().shedder().probability(limit.shed_priority);
   if (limit.shed_priority < kShedPriorities) say(WhyShed(c, limit, shed));
   if (shed > 0 && limit.mode == Mode::kShadow) say("The mode is shadow: what is shed is counted and answered OK.");
-  if (IsPenalized(seen)) {
-    const Penalty& terms = rules.penalty(limit);
-    say(fmt::format("It was refused {} times within {} and is penalized: refused for another {:.3f} s, on all hosts{}.",
-                    terms.after, FormatDuration(terms.within), Seconds(seen.penalty),
-                    UnlessShadow(limit)));
-  }
+  if (IsPenalized(seen)) say(WhyPenalized(rules.penalty(limit), limit, seen.penalty));
   if (seen.quota.has_value()) say(WhyQuota(c, limit, *seen.quota));
-  if (seen.places.has_value()) {
-    const std::uint32_t elsewhere = limit.in_flight - seen.places->most;
-    say(fmt::format("Of {} places {} are taken{}{}{}.", limit.in_flight, seen.places->taken,
-                    elsewhere > 0 ? fmt::format(" here, and {} are for other hosts", elsewhere) : "",
-                    IsBusy(seen) ? ", so it waits until one is given back" : "",
-                    IsBusy(seen) ? UnlessShadow(limit) : ""));
-  }
+  if (seen.places.has_value()) say(WhyPlaces(limit, seen));
   if (seen.among.has_value()) say(WhyAmong(limit, *seen.among));
   if (seen.lent > 0) say(fmt::format("Workers have {} of its tokens on loan, which the bucket has paid.", seen.lent));
   const std::vector<ChargedTag> charged = Charged(c, *tag, limit);

@@ -312,13 +312,34 @@ void CheckRefill(Findings& f, std::string_view what, const T& limit, Findings::P
                              FormatNumber(limit.burst), FormatNumber(limit.rate), kRefillSecondsMax));
 }
 
+// REQUIRES: the rule divides what it has among tags.
+void CheckAmong(Findings& f, const Rule& rule, Findings::Place place) {
+  const Settings& s = f.settings();
+  if (rule.among == Among::kRatio && rule.share != Share::kLocal && rule.share != Share::kCapacity) {
+    f.Error(place, fmt::format("rule \"{}\": among = \"ratio\" with share = \"{}\": must be \"local\" or \"capacity\"",
+                               rule.name, Name(rule.share)));
+  }
+  const auto told = [](const Rule& its) { return its.share == Share::kDebit || its.share == Share::kForecast; };
+  if (rule.among == Among::kLevel && told(rule) && s.peers.enabled()) {
+    for (const Rule& its : s.rules) {
+      if (its.also.empty() || told(its)) continue;
+      f.Warn(place, fmt::format("rule \"{}\": among = \"level\" divides what all hosts serve, and does not know of the tags "
+                                "of rule \"{}\" elsewhere, whose share = \"{}\" tells nobody",
+                                rule.name, its.name, Name(its.share)));
+    }
+  }
+  if (std::ranges::all_of(s.rules, [](const Rule& its) { return its.also.empty(); })) {
+    f.Warn(place, fmt::format("rule \"{}\": among = \"{}\" divides nothing, because no rule has also", rule.name,
+                              Name(rule.among)));
+  }
+}
+
 }    // namespace
 
 void CheckRules(Findings& f) {
   const Settings& s = f.settings();
   std::unordered_map<std::string_view, std::size_t> by_name;
   std::optional<std::size_t> default_rule;
-  const bool any_also = std::ranges::any_of(s.rules, [](const Rule& rule) { return !rule.also.empty(); });
   for (std::size_t i = 0; i < s.rules.size(); ++i) {
     const Rule& rule = s.rules[i];
     const auto [other, is_new] = by_name.emplace(rule.name, i);
@@ -342,23 +363,7 @@ void CheckRules(Findings& f) {
       f.Error(f.rules[i], fmt::format("rule \"{}\": delay = \"{}\" with share = \"{}\": must be \"local\" or \"debit\"",
                                       rule.name, FormatDuration(rule.delay), Name(rule.share)));
     }
-    if (rule.among == Among::kRatio && rule.share != Share::kLocal && rule.share != Share::kCapacity) {
-      f.Error(f.rules[i], fmt::format("rule \"{}\": among = \"ratio\" with share = \"{}\": must be \"local\" or \"capacity\"",
-                                      rule.name, Name(rule.share)));
-    }
-    const auto told = [](const Rule& its) { return its.share == Share::kDebit || its.share == Share::kForecast; };
-    if (rule.among == Among::kLevel && told(rule) && s.peers.enabled()) {
-      for (const Rule& its : s.rules) {
-        if (its.also.empty() || told(its)) continue;
-        f.Warn(f.rules[i], fmt::format("rule \"{}\": among = \"level\" divides what all hosts serve, and does not know of "
-                                       "the tags of rule \"{}\" elsewhere, whose share = \"{}\" tells nobody",
-                                       rule.name, its.name, Name(its.share)));
-      }
-    }
-    if (rule.among != Among::kFirst && !any_also) {
-      f.Warn(f.rules[i], fmt::format("rule \"{}\": among = \"{}\" divides nothing, because no rule has also", rule.name,
-                                     Name(rule.among)));
-    }
+    if (rule.among != Among::kFirst) CheckAmong(f, rule, f.rules[i]);
     const double between_reports = rule.rate * Seconds(s.peers.period);
     if (rule.share == Share::kDebit && rule.mode != Mode::kOff && rule.burst < between_reports) {
       f.Warn(f.rules[i],

@@ -237,26 +237,7 @@ HttpService::Asked HttpService::Understand(const HttpRequest& request) {
   }
   const auto* const route = std::ranges::find(kRoutes, target->path, &Route::path);
   if (route == std::end(kRoutes)) return refuse(404, "see dthrottle-protocol(7) for what there is");
-  const bool posted = route->posted != Route::Posted::kNo;
-  const bool looks = route->view != nullptr && !posted;
-  if (looks && request.method != "GET" && request.method != "HEAD") {
-    Asked refused = refuse(405, "only GET and HEAD are understood here");
-    refused.reply->fields = "Allow: GET, HEAD\r\n";
-    return refused;
-  }
-  if (posted && request.method != "POST") return OnlyPosted();
-  if (route->posted == Route::Posted::kForgives && !host_.settings().admin.http_forgives) {
-    return refuse(404, "set admin.http_forgives");
-  }
-  if (!looks && request.through_tcp) {
-    if (route->decides() && !host_.settings().admin.http_decides) {
-      return refuse(404, "decisions over TCP are off; use admin.http_unix, or set admin.http_decides");
-    }
-    if (IsFromElsewhere(request, host)) {
-      ++misdirected_;
-      return refuse(400, kFromElsewhere);
-    }
-  }
+  if (auto refused = WhyNot(*route, request, host)) return *std::move(refused);
   const bool decides = route->view == nullptr;
   const Result<void> good = CheckParameters(*target, route->parameters, decides);
   if (!good) return refuse(400, good.error().message);
@@ -271,6 +252,29 @@ HttpService::Asked HttpService::Understand(const HttpRequest& request) {
   asked.view = route->view;
   asked.target = std::move(*target);
   return asked;
+}
+
+// None: it may be asked for in this way.
+std::optional<HttpService::Asked> HttpService::WhyNot(const Route& route, const HttpRequest& request,
+                                                      std::string_view host) {
+  const bool posted = route.posted != Route::Posted::kNo;
+  const bool looks = route.view != nullptr && !posted;
+  if (looks && request.method != "GET" && request.method != "HEAD") {
+    Asked refused = Refused(405, "only GET and HEAD are understood here");
+    refused.reply->fields = "Allow: GET, HEAD\r\n";
+    return refused;
+  }
+  if (posted && request.method != "POST") return OnlyPosted();
+  if (route.posted == Route::Posted::kForgives && !host_.settings().admin.http_forgives) {
+    return Refused(404, "set admin.http_forgives");
+  }
+  if (looks || !request.through_tcp) return std::nullopt;
+  if (route.decides() && !host_.settings().admin.http_decides) {
+    return Refused(404, "decisions over TCP are off; use admin.http_unix, or set admin.http_decides");
+  }
+  if (!IsFromElsewhere(request, host)) return std::nullopt;
+  ++misdirected_;
+  return Refused(400, kFromElsewhere);
 }
 
 // Tags and costs go together in order; one cost is that of each tag.

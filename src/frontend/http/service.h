@@ -102,6 +102,7 @@ class HttpService {
   static Asked OnlyPosted();
   Asked Posted(const HttpRequest& request, HttpTarget target, Extension& extension, std::string_view host);
   Asked Understand(const HttpRequest& request);
+  std::optional<Asked> WhyNot(const Route& route, const HttpRequest& request, std::string_view host);
   Result<Question> UnderstandQuestion(const HttpRequest& request, const HttpTarget& target) const;
 
   void DecideRun(std::span<const Asked> run, Instant now);
