@@ -26,6 +26,7 @@
 #include "base/check.h"
 #include "io/descriptor.h"
 #include "io/readable.h"
+#include "io/timer.h"
 #include "tls/context.h"
 #include "tls/relay.h"
 #include "tls/watch.h"
@@ -35,8 +36,8 @@ namespace dthrottle {
 namespace {
 
 constexpr std::uint64_t kHandshakeMsMax = 10'000;    // then the connection is closed
-constexpr std::uint64_t kTickMs = 1'000;
-constexpr std::uint64_t kFarewellMs = 1'000;      // for answers on their way
+constexpr Duration kTick = std::chrono::seconds(1);
+constexpr Duration kFarewell = std::chrono::seconds(1);    // for answers on their way
 
 // The context of the files as they are.
 class Certificates {
@@ -68,8 +69,10 @@ class Program {
       DT_CHECK(uv_signal_init(&loop_, signal) == 0);
       signal->data = this;
     }
-    DT_CHECK(uv_timer_init(&loop_, &tick_) == 0);
-    tick_.data = this;
+    tick_.emplace(&loop_, [this] { OnTick(); });
+    farewell_.emplace(&loop_, [this] {
+      for (auto& [relay, _] : relays_) relay->End();
+    });
   }
 
   // Until the daemon or a signal ends it.
@@ -80,7 +83,8 @@ class Program {
     pipe_.emplace(&loop_, kGatewayPipe, [this] { OnPipe(); });
     uv_run(&loop_, UV_RUN_DEFAULT);
     DT_CHECK(relays_.empty());
-    uv_close(reinterpret_cast<uv_handle_t*>(&tick_), nullptr);
+    tick_.reset();
+    farewell_.reset();
     uv_run(&loop_, UV_RUN_DEFAULT);
     DT_CHECK(uv_loop_close(&loop_) == 0);
   }
@@ -99,11 +103,11 @@ class Program {
     uv_update_time(&loop_);
     auto relay = std::make_unique<Relay>(
         &loop_, certificates_.At(uv_now(&loop_)), fd, [] { return ConnectToDaemon(); },
-        [this](Relay* over) { relays_.erase(over); });
+        [this](Relay* over) { Forget(over); });
     if (!relay->open()) return;
     Relay* const key = relay.get();
     relays_.emplace(key, Begun{std::move(relay), uv_now(&loop_)});
-    if (!uv_is_active(reinterpret_cast<uv_handle_t*>(&tick_))) StartTick();
+    if (!tick_->due_in()) tick_->StartEvery(kTick);
   }
 
   // Our end of a connection whose other end the daemon gets; -1: there is none.
@@ -117,9 +121,10 @@ class Program {
     return -1;
   }
 
-  void StartTick() {
-    uv_timer_start(
-        &tick_, [](uv_timer_t* t) { static_cast<Program*>(t->data)->OnTick(); }, kTickMs, kTickMs);
+  // The loop ends with the last connection after Leave.
+  void Forget(Relay* over) {
+    relays_.erase(over);
+    if (relays_.empty()) farewell_->Stop();
   }
 
   // Closes connections whose client takes too long to begin. Nothing ticks when all have begun.
@@ -130,7 +135,7 @@ class Program {
       some_begin = true;
       if (uv_now(&loop_) - begun.at_ms > kHandshakeMsMax) relay->End();
     }
-    if (!some_begin) uv_timer_stop(&tick_);
+    if (!some_begin) tick_->Stop();
   }
 
   void Leave() {
@@ -141,13 +146,8 @@ class Program {
     pipe_.reset();
     ::shutdown(kGatewayPipe, SHUT_RD);    // the daemon keeps the next ones for another program
     for (auto& [relay, _] : relays_) relay->Leave();
-    uv_unref(reinterpret_cast<uv_handle_t*>(&tick_));    // the loop ends with the last connection
-    uv_timer_start(
-        &tick_,
-        [](uv_timer_t* t) {
-          for (auto& [relay, _] : static_cast<Program*>(t->data)->relays_) relay->End();
-        },
-        kFarewellMs, 0);
+    tick_->Stop();
+    if (!relays_.empty()) farewell_->StartOnce(kFarewell);
   }
 
   struct Begun {
@@ -159,7 +159,7 @@ class Program {
   uv_loop_t loop_;
   uv_signal_t terminate_, interrupt_;
   std::optional<Readable> pipe_;    // until it leaves
-  uv_timer_t tick_;
+  std::optional<Timer> tick_, farewell_;
   std::unordered_map<Relay*, Begun> relays_;
   bool leaves_ = false;
 };
