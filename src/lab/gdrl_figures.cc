@@ -90,6 +90,17 @@ Limiters Ring(double load, const FigureOptions& options) {
   return Limiters(RingTopology(static_cast<std::uint32_t>(NodesOf(options))), options.load.value_or(load), options);
 }
 
+// Without its curves: a panel of rounds on a logarithmic axis.
+Panel OverRounds(std::string title, std::string y_label, int last) {
+  Panel panel;
+  panel.title = std::move(title);
+  panel.x_label = "round";
+  panel.y_label = std::move(y_label);
+  panel.x = {1, static_cast<double>(last)};
+  panel.log_x = true;
+  return panel;
+}
+
 // Slots until steady, and slots to average over. Over a network fewer, because they take longer.
 int Settled(const FigureOptions& options) {
   return static_cast<int>(options.rounds.value_or(options.network ? 8000 : 20'000));
@@ -126,12 +137,7 @@ Figure GdrlFigure3(const FigureOptions& options) {
   for (const auto& [title, first] : {std::pair{"exact demands", std::size_t{1}},
                                      {"filter: q as it is", 1 + nodes},
                                      {"filter: q as limiters measure it", 1 + 2 * nodes}}) {
-    Panel panel;
-    panel.title = title;
-    panel.x_label = "round";
-    panel.y_label = "q, packets a slot";
-    panel.log_x = true;
-    panel.x = {1, static_cast<double>(last)};
+    Panel panel = OverRounds(title, "q, packets a slot", last);
     if (options.as_printed()) panel.y = {-0.55, 0.45};
     AddCurves(panel, first, nodes);
     figure.panels.push_back(panel);
@@ -183,13 +189,9 @@ Figure GdrlFigure4(const FigureOptions& options) {
     measured.Add(filtered.measured_jain());
     real.Add(filtered.jain());
   }
-  Panel panel;
-  panel.title = options.as_printed() ? "ring of 10, gain 1/4, C = 1.1 of the demand"
-                                     : fmt::format("ring of {}", NodesOf(options));
-  panel.x_label = "round";
-  panel.y_label = "Jain's index of q";
-  panel.log_x = true;
-  panel.x = {1, static_cast<double>(last)};
+  Panel panel = OverRounds(options.as_printed() ? "ring of 10, gain 1/4, C = 1.1 of the demand"
+                                                : fmt::format("ring of {}", NodesOf(options)),
+                           "Jain's index of q", last);
   panel.y = {0, 1.02};
   panel.curves = {{3, "as limiters measure it, by the filter", kOrange},
                   {1, "demands known exactly", kBlue, Stroke::kDashed},
@@ -412,12 +414,7 @@ Values Watch(Limiters& limiters, const std::vector<int>& rounds, int last, Passa
 }
 
 Panel ScalePanel(std::uint32_t nodes, int last) {
-  Panel panel;
-  panel.title = fmt::format("N = {} limiters, d neighbours each", nodes);
-  panel.x_label = "round";
-  panel.y_label = "Jain's index of q";
-  panel.log_x = true;
-  panel.x = {1, static_cast<double>(last)};
+  Panel panel = OverRounds(fmt::format("N = {} limiters, d neighbours each", nodes), "Jain's index of q", last);
   panel.y = {0, 1.02};
   return panel;
 }

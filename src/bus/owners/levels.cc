@@ -64,12 +64,8 @@ void Levels::OnLevels(Peer& owner, std::size_t bytes, Instant now) {
   const auto which = owners != nullptr ? owners->Find(owner.name) : std::nullopt;
   const bool known = owner.welcome_incarnation == in.incarnation || owner.incarnation == in.incarnation;
   const bool next = in.kind == MessageKind::kNear && in.incarnation > owner.welcome_incarnation;
-  if (!which || !(known || next)) {
-    ++core_.counts.implausible;
-    return;
-  }
-  for (const Entry& e : in.entries.list()) {
-    if (owners->Of(in.entries.tag(e)) == *which) continue;
+  const auto owns = [&](const Entry& e) { return owners->Of(in.entries.tag(e)) == *which; };
+  if (!which || !(known || next) || !std::ranges::all_of(in.entries.list(), owns)) {
     ++core_.counts.implausible;
     return;
   }
