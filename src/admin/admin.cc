@@ -19,7 +19,7 @@ namespace {
 using namespace commands;
 
 Json Metrics(const Context& c) {
-  return RenderMetrics(c.host, c.now);
+  return RenderMetrics(c.host);
 }
 
 Json Config(const Context& c) {

@@ -313,7 +313,7 @@ std::vector<PeerStatus> OtherHosts(std::vector<PeerStatus> peers) {
 
 }    // namespace
 
-std::string RenderMetrics(AdminHost& host, Instant) {
+std::string RenderMetrics(AdminHost& host) {
   const Snapshot snapshot = TakeSnapshot(host.limiter(), host.Counts());
   const std::vector<PeerStatus> peers = OtherHosts(host.Peers());
   const Scrape scrape{snapshot, host.limiter(), peers};

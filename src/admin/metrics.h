@@ -26,7 +26,7 @@ inline constexpr std::size_t kMetricsBytesPerRule = 3072;
 inline constexpr std::size_t kMetricsBytesPerPeer = 6144;
 
 // All metrics. The owner's thread.
-std::string RenderMetrics(AdminHost& host, Instant now);
+std::string RenderMetrics(AdminHost& host);
 
 // For the manual, in mdoc: that bound, and a list of the metrics that are by rule or by peer, and of histograms.
 std::string RenderMetricsManual();

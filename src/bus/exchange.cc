@@ -57,7 +57,7 @@ struct Exchange::State {
         return giving.FromLimiter(item, now);
       case ToPeers::Kind::kLevels:
       case ToPeers::Kind::kNear:
-        return levels.FromLimiter(item, now);
+        return levels.FromLimiter(item);
       case ToPeers::Kind::kOwners:
       case ToPeers::Kind::kHandoverPart:
       case ToPeers::Kind::kHandoverEnd:
@@ -303,11 +303,11 @@ void Exchange::AddLink(LinkId id, std::string address, Instant now, std::string 
   s.members.SayHello(link, s.published(""), now);
 }
 
-void Exchange::RemoveLink(LinkId id, Instant) {
+void Exchange::RemoveLink(LinkId id) {
   state_->members.Remove(id);
 }
 
-void Exchange::OnConnected(LinkId id, Instant) {
+void Exchange::OnConnected(LinkId id) {
   Link* const link = state_->members.Find(id);
   if (link == nullptr) return;
   link->awaiting = false;    // an answer to what was said on the connection before may be of a life that is over

@@ -231,9 +231,9 @@ class Exchange {
 
   // `proven`: the name that the connection proves the host there to have; empty if nothing proves it.
   void AddLink(LinkId link, std::string address, Instant now, std::string proven = "");
-  void RemoveLink(LinkId link, Instant now);
+  void RemoveLink(LinkId link);
   // The link has a new connection, on which nothing has been said.
-  void OnConnected(LinkId link, Instant now);
+  void OnConnected(LinkId link);
 
   // Other ceilings for every peer, each of which has all of its room then.
   void SetCeilings(const PeerCeilings& ceilings);

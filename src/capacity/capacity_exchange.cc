@@ -24,11 +24,11 @@ std::string CapacityExchange::Life() const {
   return state_->Life();
 }
 
-void CapacityExchange::SetSettings(CapacitySettings settings, BootInstant) {
+void CapacityExchange::SetSettings(CapacitySettings settings) {
   state_->SetSettings(std::move(settings));
 }
 
-void CapacityExchange::SetDemand(std::span<const TagDemand> demands, BootInstant) {
+void CapacityExchange::SetDemand(std::span<const TagDemand> demands) {
   state_->books.SetDemand(demands);
 }
 

@@ -169,11 +169,11 @@ class CapacityExchange {
   ~CapacityExchange();
 
   // After a reload. Other members, rules or reserve lead to a new generation as soon as the hosts agree.
-  void SetSettings(CapacitySettings settings, BootInstant now);
+  void SetSettings(CapacitySettings settings);
 
   // Replaces what was said of these tags. Say it when it changes by more than a little; a tag with demand 0 has its
   // part used up by others and is forgotten with the next generation.
-  void SetDemand(std::span<const TagDemand> demands, BootInstant now);
+  void SetDemand(std::span<const TagDemand> demands);
 
   // From the wire. `proven` is the name that the connection proves, empty where nothing proves it; the frame has to
   // name the same sender, and may be anything else.

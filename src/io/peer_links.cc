@@ -93,7 +93,7 @@ LinkId PeerLinks::Answering() const {
 
 // libzmq connects anew by itself; the host there knows nothing of the connection before. An event is a number and a
 // value, 16 and 32 bits, and then the address as it was dialed.
-void PeerLinks::OnConnections(Instant now) {
+void PeerLinks::OnConnections() {
   for (int i = 0; i < kPartsPerTurn; ++i) {
     zmq::message_t event, address;
     if (zmq_msg_recv(event.handle(), connections_.handle(), ZMQ_DONTWAIT) < 0 || !event.more()) return;
@@ -101,7 +101,7 @@ void PeerLinks::OnConnections(Instant now) {
     const std::string_view url = address.to_string_view();
     if (!url.starts_with(kScheme)) continue;
     const auto link = links_.find(std::string(url.substr(kScheme.size())));
-    if (link != links_.end()) exchange_.OnConnected(link->second.id, now);
+    if (link != links_.end()) exchange_.OnConnected(link->second.id);
   }
 }
 
@@ -195,7 +195,7 @@ void PeerLinks::Drop(const std::map<std::string, Wanted>& wanted, Instant now) {
       ++i;
       continue;
     }
-    exchange_.RemoveLink(i->second.id, now);
+    exchange_.RemoveLink(i->second.id);
     by_id_.erase(i->second.id);
     i = links_.erase(i);
   }
@@ -229,7 +229,7 @@ void PeerLinks::Dial(Link& link, Instant now) {
   // An option of the next connection, not of the socket: every peer has its own.
   if (options_.keys) socket.set(zmq::sockopt::curve_serverkey, link.server_key);
   const std::string url = FormatBind(link.endpoint);
-  if (zmq_connect(socket.handle(), url.c_str()) == 0) return exchange_.OnConnected(link.id, now);
+  if (zmq_connect(socket.handle(), url.c_str()) == 0) return exchange_.OnConnected(link.id);
   link.broken = true;    // out of memory or descriptors; it will be tried again
   Say(options_, LogLevel::kWarning, "{}: cannot connect: {}", url, zmq_strerror(errno));
 }

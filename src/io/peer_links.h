@@ -39,7 +39,7 @@ class PeerLinks {
 
   // Tells when a connection has come up.
   zmq::socket_t& connections() { return connections_; }
-  void OnConnections(Instant now);
+  void OnConnections();
 
  private:
   static constexpr Duration kPatienceMin = std::chrono::seconds(1);

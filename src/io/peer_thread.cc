@@ -150,7 +150,7 @@ struct PeerThread::Impl final : Transport, Carrier::Listener, CapacityTransport 
 
 void PeerThread::Impl::StartCapacity() {
   if (!options.capacity) return capacity.reset();
-  if (capacity) return capacity->SetSettings(options.capacity->settings, BootNow());
+  if (capacity) return capacity->SetSettings(options.capacity->settings);
   CapacityExchange::Options start;
   start.name = options.exchange.name;
   start.incarnation = NextIncarnation(options.capacity->state_file, milliseconds(1), kCapacityIncarnationsMax);
@@ -345,7 +345,7 @@ bool PeerThread::resumed() const {
 
 bool PeerThread::Drain() {
   Impl& i = *impl_;
-  if (i.capacity) i.rings.Drain(*i.capacity, BootNow());
+  if (i.capacity) i.rings.Drain(*i.capacity);
   return i.exchange.Drain(Now()) && i.rings.from_capacity.empty();
 }
 

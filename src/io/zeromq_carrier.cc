@@ -124,7 +124,7 @@ void ZeroMqCarrier::Read(Instant now) {
   }
   if (!ready.empty()) resolver_.Process(ready, now);
   if (items_[kZap].revents != 0) server_.OnZapRequest(now);
-  if (items_[kConnections].revents != 0) links_.OnConnections(now);
+  if (items_[kConnections].revents != 0) links_.OnConnections();
   if (items_[kRequests].revents != 0) ReadRequests();
   if (items_[kAnswers].revents != 0) ReadAnswers(now);
 }

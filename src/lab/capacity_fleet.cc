@@ -110,19 +110,19 @@ void CapacityFleet::SetDemand(std::uint32_t host, std::uint32_t tag, double part
   Host& h = hosts_[host];
   h.demands[tag] = part;
   const TagDemand demand{keys_[tag], 1000, part * 1000};
-  if (h.exchange != nullptr) h.exchange->SetDemand({&demand, 1}, Local(h));
+  if (h.exchange != nullptr) h.exchange->SetDemand({&demand, 1});
 }
 
 void CapacityFleet::Pin(std::uint32_t host, std::uint32_t tag, Parts parts) {
   const TagDemand demand{keys_[tag], 1, hosts_[host].demands[tag], parts, ++pins_};
-  hosts_[host].exchange->SetDemand({&demand, 1}, Local(hosts_[host]));
+  hosts_[host].exchange->SetDemand({&demand, 1});
 }
 
 void CapacityFleet::SetSettings(std::uint32_t host, std::uint32_t members, std::uint64_t rules) {
   Host& h = hosts_[host];
   h.members = members;
   h.rules = rules;
-  if (h.exchange != nullptr) h.exchange->SetSettings(SettingsFor(h), Local(h));
+  if (h.exchange != nullptr) h.exchange->SetSettings(SettingsFor(h));
   Recount(host);
 }
 

@@ -155,7 +155,7 @@ void Fleet::Start(std::uint32_t host, bool keep_table) {
   hosts_[host]->Start(keep_table, now());
   stays_.Started(host, keep_table);
   for (std::uint32_t other = 0; anew && other < size(); ++other) {
-    if (other != host) hosts_[other]->Connected(host, now());
+    if (other != host) hosts_[other]->Connected(host);
   }
   WakeAt(host, now());
 }

@@ -143,9 +143,9 @@ SimHost::Life::Life(SimHost& host, const HostOptions& options, Instant now)
   division = std::make_unique<Halves>(host, parts_here, *options.capacity, now);
 }
 
-void SimHost::SetCapacity(const CapacitySettings& settings, WorldTime now) {
+void SimHost::SetCapacity(const CapacitySettings& settings) {
   options_.capacity = settings;
-  if (running() && life_->division) life_->division->exchange.SetSettings(settings, OnBootClock(clock_.Local(now)));
+  if (running() && life_->division) life_->division->exchange.SetSettings(settings);
 }
 
 // Zeroes, in huge pages if the kernel grants them: the tables of a fleet fit in no cache, and then most of what a
@@ -225,7 +225,7 @@ void SimHost::SetOwners(const std::shared_ptr<const Owners>& owners, WorldTime n
 void SimHost::RemoveLinks(Instant now) {
   std::erase_if(leaving_links_, [&](std::uint32_t peer) {
     if (life_->exchange.Needs(peer, now)) return false;
-    life_->exchange.RemoveLink(peer, now);
+    life_->exchange.RemoveLink(peer);
     return true;
   });
 }
@@ -256,9 +256,9 @@ void SimHost::FollowCalendar(WorldTime now) {
   life_->limiter.ways().FollowCalendar();
 }
 
-void SimHost::Connected(std::uint32_t peer, WorldTime now) {
+void SimHost::Connected(std::uint32_t peer) {
   if (!running()) return;
-  if (Exchange* const exchange = ExchangeWith(peer)) exchange->OnConnected(peer, clock_.Local(now));
+  if (Exchange* const exchange = ExchangeWith(peer)) exchange->OnConnected(peer);
 }
 
 std::size_t SimHost::HostsHere() const {

@@ -82,11 +82,11 @@ class SimHost final : private Transport, private CapacityTransport {
   // The date has been set. REQUIRES: running().
   void FollowCalendar(WorldTime now);
   // The connection to `peer` is a new one, because it has started anew.
-  void Connected(std::uint32_t peer, WorldTime now);
+  void Connected(std::uint32_t peer);
   // Its settings name other owners, to which it connects. What a reload does, and what the next life begins with.
   void SetOwners(const std::shared_ptr<const Owners>& owners, WorldTime now);
   // Other settings of what is divided, with the same members.
-  void SetCapacity(const CapacitySettings& settings, WorldTime now);
+  void SetCapacity(const CapacitySettings& settings);
   // As kill -9. REQUIRES: running().
   void Kill();
   void Pause() { ++pauses_; }

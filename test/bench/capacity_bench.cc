@@ -89,7 +89,7 @@ int main(int argc, char** argv) {
     std::vector<TagDemand> demands;
     for (const CapacityKey& key : keys)
       demands.push_back({key, 1, static_cast<double>(prng.Below(2000)) / 1000 / hosts});
-    host->SetDemand(demands, now);
+    host->SetDemand(demands);
   }
   std::printf("%u hosts, %d tags, everywhere asked for; CPU time of one thread\n", hosts, tags);
   std::vector<double> seconds;

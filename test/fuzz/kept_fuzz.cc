@@ -67,8 +67,8 @@ struct Dividers {
 Dividers::Lives LivesOfDividers() {
   Dividers d({}, BootInstant(1s));
   const TagDemand much{{1, 1}, 1, 2.0}, little{{2, 2}, 1, 0.1};
-  for (auto& host : d.hosts) host->SetDemand({&little, 1}, d.now);
-  d.hosts[0]->SetDemand({&much, 1}, d.now);
+  for (auto& host : d.hosts) host->SetDemand({&little, 1});
+  d.hosts[0]->SetDemand({&much, 1});
   while (d.now < OnBootClock(kStopped)) d.Run(1);
   if (d.hosts[0]->Counts(d.now).gifts + d.hosts[1]->Counts(d.now).gifts == 0) std::abort();
   return {d.hosts[0]->Life(), d.hosts[1]->Life(), d.hosts[2]->Life()};

@@ -203,7 +203,7 @@ void ChangeSettings(Fleet& fleet, const std::string& rule, std::uint64_t number)
   settings.digest += number;
   for (std::uint32_t host = 0; host < fleet.size(); ++host) {
     fleet.At(fleet.now() + host * 300ms,
-             [&fleet, host, settings] { fleet.host(host).SetCapacity(settings, fleet.now()); });
+             [&fleet, host, settings] { fleet.host(host).SetCapacity(settings); });
   }
 }
 

@@ -208,7 +208,7 @@ inline void ExchangeHost::Start(Instant now) {
   next_report = now + options.period;
   for (auto& other : fleet.hosts) {
     for (const auto& [link, target] : other->links) {
-      if (target == index && other->running) other->exchange->OnConnected(link, now - skew + other->skew);
+      if (target == index && other->running) other->exchange->OnConnected(link);
     }
   }
 }

@@ -129,7 +129,7 @@ class LyingParts {
 
   void Demand(std::size_t host, double part) {
     const TagDemand demand{kTag, 1, part};
-    hosts_[host]->SetDemand({&demand, 1}, now_);
+    hosts_[host]->SetDemand({&demand, 1});
   }
 
   // Turns of half an interval.

@@ -236,7 +236,7 @@ TEST_CASE("an answer that was meant for an earlier connection does not count") {
   net.b().Start(net.now);
   net.b().Link("a", net.now);
   net.Run(400ms);    // the welcome is under way
-  net.b().exchange->OnConnected(net.b().links.begin()->first, net.now);
+  net.b().exchange->OnConnected(net.b().links.begin()->first);
   net.Run(300ms);
   CHECK(net.a_at_b().state == PeerState::kConnecting);
   net.Run(600ms);
@@ -823,7 +823,7 @@ TEST_CASE("of two addresses of one host the second is refused, and takes over wh
   net.a().Hit("t", 2);
   net.Run(3s);
   CHECK(net.b().debits == Table{{"t", 2}});
-  net.b().exchange->RemoveLink(0, net.now);
+  net.b().exchange->RemoveLink(0);
   net.b().links.erase(0);
   net.Run(1s);
   CHECK(net.b().Peer("a#2", net.now).state == PeerState::kUp);
@@ -1024,7 +1024,7 @@ TEST_CASE("frames that a snapshot contains are dropped, later ones taken, and ga
     return p.channel != Channel::kPublished;
   };
   net.Join();
-  net.b().exchange->RemoveLink(2, net.now);
+  net.b().exchange->RemoveLink(2);
   net.Run(500ms);
   REQUIRE(end.snapshot != 0);
   const Position own =

@@ -36,7 +36,7 @@ class FakeDaemon final : public testing::QuietDaemon {
   ProcessCounts Counts() const override { return counts; }
   std::vector<PeerStatus> Peers() const override { return peers; }
 
-  std::string Metrics() { return RenderMetrics(*this, kNow); }
+  std::string Metrics() { return RenderMetrics(*this); }
 
   // The lines of one metric, without its HELP and TYPE.
   std::string Series(const std::string& metric) {

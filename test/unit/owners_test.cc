@@ -270,7 +270,7 @@ struct Hearer final : Transport {
   // All owners are in another life.
   void Restart() {
     ++life;
-    for (std::size_t i = 0; i < owners->size(); ++i) exchange->OnConnected(LinkOf(i), now);
+    for (std::size_t i = 0; i < owners->size(); ++i) exchange->OnConnected(LinkOf(i));
     Run(200ms);
   }
 

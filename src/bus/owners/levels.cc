@@ -8,7 +8,7 @@
 
 namespace dthrottle {
 
-void Levels::FromLimiter(ToPeers& item, Instant) {
+void Levels::FromLimiter(ToPeers& item) {
   const bool near = item.kind == ToPeers::Kind::kNear;
   const bool to_one = !near || item.to_one;
   const Peer* const peer = to_one ? members_.Numbered(item.peer) : nullptr;

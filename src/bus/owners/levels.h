@@ -19,7 +19,7 @@ class Levels {
       : core_(core), members_(members), streams_(streams) {}
 
   // REQUIRES: item.kind is kLevels or kNear.
-  void FromLimiter(ToPeers& item, Instant now);
+  void FromLimiter(ToPeers& item);
 
   // The levels that have come, of an owner.
   void OnLevels(Peer& owner, std::size_t bytes, Instant now);

@@ -143,7 +143,7 @@ void NatsCarrier::Reconcile(Instant now) {
       ++i;
       continue;
     }
-    host_.exchange.RemoveLink(link, now);
+    host_.exchange.RemoveLink(link);
     subjects_.erase(link);
     i = links_.erase(i);
   }
@@ -207,7 +207,7 @@ Instant NatsCarrier::Tick(Instant now) {
   if (host_.exchange.owners() != owners_) Reconcile(now);
   const NatsStatus status = client_->Status();
   if (status.connects != told_.connects) {
-    for (const auto& [link, subject] : subjects_) host_.exchange.OnConnected(link, now);
+    for (const auto& [link, subject] : subjects_) host_.exchange.OnConnected(link);
   }
   host_.counts.unsent = refused_ + status.unsent;
   host_.counts.nats_connects = status.connects;

@@ -345,8 +345,8 @@ HttpReply HttpService::Page(const HttpTarget&, Instant) {
   return reply;
 }
 
-HttpReply HttpService::Metrics(const HttpTarget&, Instant now) {
-  return Reply(200, kMetricsContentType, RenderMetrics(host_, now));
+HttpReply HttpService::Metrics(const HttpTarget&, Instant) {
+  return Reply(200, kMetricsContentType, RenderMetrics(host_));
 }
 
 HttpReply HttpService::Health(const HttpTarget&, Instant) {

@@ -25,21 +25,21 @@ PartTable::Lent ToLent(const CapacityStanding& standing) {
 }    // namespace
 
 BootInstant DividingRings::Turn(CapacityExchange* exchange, BootInstant now) {
-  Measured(exchange, now);
+  Measured(exchange);
   if (exchange == nullptr) return BootInstant::max();
   const BootInstant next = exchange->Tick(now);
   Tell(*exchange);
   return next;
 }
 
-void DividingRings::Drain(CapacityExchange& exchange, BootInstant now) {
-  Measured(&exchange, now);
+void DividingRings::Drain(CapacityExchange& exchange) {
+  Measured(&exchange);
   Tell(exchange);
 }
 
-void DividingRings::Measured(CapacityExchange* exchange, BootInstant now) {
+void DividingRings::Measured(CapacityExchange* exchange) {
   for (ToCapacity demands; to_capacity.TryPop(demands);) {
-    if (exchange != nullptr) exchange->SetDemand(demands, now);
+    if (exchange != nullptr) exchange->SetDemand(demands);
   }
 }
 

@@ -43,14 +43,14 @@ struct DividingRings {
   BootInstant Turn(CapacityExchange* exchange, BootInstant now);
 
   // The same when the exchange says no more to anybody: only moves what was measured and what has changed.
-  void Drain(CapacityExchange& exchange, BootInstant now);
+  void Drain(CapacityExchange& exchange);
 
   ToCapacityRing to_capacity;
   FromCapacityRing from_capacity;
   CapacityStanding told;    // to the limiter
 
  private:
-  void Measured(CapacityExchange* exchange, BootInstant now);
+  void Measured(CapacityExchange* exchange);
   void Tell(CapacityExchange& exchange);
 };
 

@@ -56,7 +56,7 @@ void Owning::Named(const Entries& entries, std::size_t first, std::size_t n, std
     user.named = now;
     user.again = user.again || MayHaveMissed(user, to, now);
     ++user.own;
-    if (!owned->nearly_full || user.lower) Due(*owned, user, hash);
+    if (!owned->nearly_full || user.lower) Due(user, hash);
     Change(*owned, hash, now);
   }
 }
@@ -221,7 +221,7 @@ void Owning::Change(Owned& owned, std::uint64_t hash, Instant now) {
 
 // ---- What is told ----
 
-void Owning::Due(Owned&, User& user, std::uint64_t hash) {
+void Owning::Due(User& user, std::uint64_t hash) {
   if (std::exchange(user.due, true)) return;
   HostOf(user.peer).due.push_back(hash);
 }
@@ -288,7 +288,7 @@ bool Owning::Strays(Owned& owned, const Pace& pace, Tokens level, double demand,
 void Owning::TellUsers(Owned& owned, std::uint64_t hash, Instant now) {
   ++counts_.pushes;
   std::erase_if(owned.users, [&](const User& user) { return !user.due && now - user.named > kUserMax; });
-  for (User& user : owned.users) Due(owned, user, hash);
+  for (User& user : owned.users) Due(user, hash);
 }
 
 void Owning::TellPlaces(Instant now) {

@@ -127,7 +127,7 @@ class Owning {
   Host& HostOf(std::uint32_t peer);
   void Change(Owned& owned, std::uint64_t hash, Instant now);
   void TellAt(Instant at) { tell_at_ = std::min(tell_at_, at); }
-  void Due(Owned& owned, User& user, std::uint64_t hash);
+  void Due(User& user, std::uint64_t hash);
   template <class See>
   bool LookAt(const Tag& said, std::uint64_t hash, std::uint32_t peer, Instant now, See&& see);
   void Judge(std::uint64_t hash, Instant now);
