@@ -199,13 +199,6 @@ void CapacityMessage::Clear() {
   edges.clear();
 }
 
-bool operator==(const CapacityMessage& a, const CapacityMessage& b) {
-  std::string x, y;
-  EncodeCapacity(a, x);
-  EncodeCapacity(b, y);
-  return x == y;
-}
-
 std::size_t ItemsMax(CapacityKind kind, std::uint64_t degree) {
   if (kind == CapacityKind::kAsk || kind == CapacityKind::kShare) return kAskedMax;
   return kItemsBytesMax / ItemBytesMax(kind, degree);

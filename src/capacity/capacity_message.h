@@ -108,7 +108,6 @@ struct CapacityMessage {
   std::vector<std::uint64_t> lives;      // log: of the neighbours, one for each edge
 
   void Clear();
-  friend bool operator==(const CapacityMessage&, const CapacityMessage&);
 };
 
 // The most items that surely fit into a frame.

@@ -23,15 +23,6 @@ double GdrlGainMax(const Graph& graph, std::span<const double> inverse_slopes) {
   return LocalGainMax(*std::ranges::min_element(inverse_slopes), graph.StrengthMax());
 }
 
-double GdrlGainMax(const Graph& graph, const Indicator& indicator, std::span<const Load> loads) {
-  DT_CHECK(loads.size() == graph.size());
-  double worst = -kInfinity;
-  for (const Load& load : loads) worst = std::max(worst, indicator.Value(load));
-  std::vector<double> slopes;
-  for (const Load& load : loads) slopes.push_back(indicator.InverseSlope(load.demand, worst));
-  return GdrlGainMax(graph, slopes);
-}
-
 double SpareBandwidthGainMax(const Graph& graph) {
   return LocalGainMax(1, graph.StrengthMax());
 }
@@ -49,16 +40,6 @@ double StableGammaWithoutSpectrum(const Graph& graph) {
   double bound = kInfinity;
   for (const WeightedLink& link : graph.links()) {
     bound = std::min(bound, 2 / (graph.Strength(link.a) + graph.Strength(link.b)));
-  }
-  return bound;
-}
-
-double StableRatioGammaWithoutSpectrum(const Graph& graph, std::span<const double> demands) {
-  DT_CHECK(demands.size() == graph.size());
-  double bound = kInfinity;
-  for (std::uint32_t i = 0; i < graph.size(); ++i) {
-    DT_CHECK(demands[i] > 0);
-    if (graph.Degree(i) > 0) bound = std::min(bound, demands[i] / graph.Strength(i));
   }
   return bound;
 }

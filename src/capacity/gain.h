@@ -6,7 +6,6 @@
 #include <span>
 
 #include "capacity/graph.h"
-#include "capacity/indicator.h"
 
 namespace dthrottle {
 
@@ -23,9 +22,6 @@ double LocalGainMax(double inverse_slope, double strength);
 // `inverse_slopes` holds -g_i'(M(0)), one a node.
 double GdrlGainMax(const Graph& graph, std::span<const double> inverse_slopes);
 
-// The same for one indicator on all nodes, which have these loads at time 0. REQUIRES: it is defined for each of them.
-double GdrlGainMax(const Graph& graph, const Indicator& indicator, std::span<const Load> loads);
-
 // GDRL eq (15): the bound (9) for the throttled amount alias spare bandwidth, where g' = -1: 1 / (2 strength). May be
 // met with equality there, though (9) says "less than".
 double SpareBandwidthGainMax(const Graph& graph);
@@ -41,9 +37,5 @@ bool Stable(double gamma, double lambda_max);
 // A gamma below this is stable by Lemma 2, without eigenvalues: lambda_n is at most the largest sum of strengths of two
 // linked nodes (Anderson and Morley 1985). Infinite without links.
 double StableGammaWithoutSpectrum(const Graph& graph);
-
-// DST eq (40): in case II a node's demand divides its steps, gamma < 2 / lambda_max(L diag(1/r)). This bound needs no
-// eigenvalues: the columns of that matrix sum, in absolute value, to 2 strength_i / r_i. `demands` > 0, one a node.
-double StableRatioGammaWithoutSpectrum(const Graph& graph, std::span<const double> demands);
 
 }    // namespace dthrottle

@@ -45,10 +45,6 @@ std::span<const Graph::Neighbour> Graph::neighbours(std::uint32_t node) const {
   return std::span(neighbours_).subspan(begin_[node], begin_[node + 1] - begin_[node]);
 }
 
-bool Graph::Linked(std::uint32_t a, std::uint32_t b) const {
-  return std::ranges::any_of(neighbours(a), [b](const Neighbour& n) { return n.node == b; });
-}
-
 std::uint32_t Graph::Degree(std::uint32_t node) const {
   return static_cast<std::uint32_t>(neighbours(node).size());
 }

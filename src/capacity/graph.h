@@ -35,7 +35,6 @@ class Graph {
   std::uint32_t size() const { return static_cast<std::uint32_t>(begin_.size() - 1); }
   std::span<const WeightedLink> links() const { return links_; }    // as given to Make
   std::span<const Neighbour> neighbours(std::uint32_t node) const;
-  bool Linked(std::uint32_t a, std::uint32_t b) const;
 
   // Neighbours of a node (GDRL's d_i), and the most that any node has.
   std::uint32_t Degree(std::uint32_t node) const;

@@ -278,13 +278,6 @@ std::optional<LimitIndex> Rulebook::Find(const OverLongTag& tag) const {
   });
 }
 
-bool Rulebook::Matches(std::size_t rule, std::string_view tag) const {
-  for (const Pattern& pattern : patterns_) {
-    if (pattern.rule == rule) return pattern.glob.Matches(tag) && RuleIn(pattern, {tag}).has_value();
-  }
-  return true;
-}
-
 std::optional<LimitIndex> Rulebook::Named(std::string_view name) const {
   for (std::uint32_t i = 0; i < rules_.size(); ++i) {
     if (rules_[i].name == name) return i;

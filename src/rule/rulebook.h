@@ -146,9 +146,6 @@ class Rulebook {
     }
   }
 
-  // Whether the rule's own pattern matches; true for the default rule. For explanations.
-  bool Matches(std::size_t rule, std::string_view tag) const;
-
   // The index of the rule of that name.
   std::optional<LimitIndex> Named(std::string_view name) const;
 

@@ -178,7 +178,7 @@ TEST_CASE("golden cases: GDRL eq (7) and (9), M/M/1 mean response time") {
     Values shares(graph.size(), capacity / n);
     std::vector<Load> loads;
     for (std::size_t i = 0; i < demands.size(); ++i) loads.push_back({demands[i], shares[i]});
-    const double bound = GdrlGainMax(graph, ResponseTime(), loads);
+    const double bound = GainMax(graph, ResponseTime(), loads);
     CHECK(Near(bound, out["bound_9"], tolerance));
     std::vector<Values> seen;
     for (int t = 1; t <= 200; ++t) {

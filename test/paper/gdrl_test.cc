@@ -100,7 +100,7 @@ TEST_CASE("GDRL (15): it is (9) for spare bandwidth, and each limiter's own boun
   for (const char* name : {"ring:10", "star:7", "dst:2", "random:20:50"}) {
     const Graph graph = Named(name);
     const std::vector<Load> loads(graph.size(), Load{0.4, 0.5});
-    CHECK(GdrlGainMax(graph, ThrottledAmount(), loads) == SpareBandwidthGainMax(graph));
+    CHECK(GainMax(graph, ThrottledAmount(), loads) == SpareBandwidthGainMax(graph));
     CHECK(SpareBandwidthGainMax(graph) == 0.5 / graph.DegreeMax());
     for (std::uint32_t i = 0; i < graph.size(); ++i) {
       CHECK(LocalGainMax(1, graph.Strength(i)) >= SpareBandwidthGainMax(graph));
@@ -245,7 +245,7 @@ TEST_CASE("GDRL Theorem 1 (9) for M/M/1 response times on the ring: bound 0.0025
     demands.push_back(0.30 + 0.02 * i);
     loads.push_back({demands.back(), 0.6});
   }
-  const double bound = GdrlGainMax(ring, ResponseTime(), loads);
+  const double bound = GainMax(ring, ResponseTime(), loads);
   CHECK(std::abs(bound - 0.0025) < 1e-9);
   Values q = Indicate(ResponseTime(), demands, shares);
   CHECK(std::abs(JainIndex(q) - .8956009) < 1e-6);
@@ -311,7 +311,7 @@ TEST_CASE("GDRL Theorem 1 (9) is false as printed, and holds with the slope at t
 TEST_CASE("GDRL Theorem 1 (9): one bound for all limiters has every slope at the largest indicator") {
   const Graph pair = Named("path:2");
   const std::vector<Load> loads{{10, 10}, {40, 10}};    // q(0) = 0 and ln 4; -g' is the capacity there
-  CHECK(GdrlGainMax(pair, LogRatio(), loads) == Approx(10 / 4.0 / 2));
+  CHECK(GainMax(pair, LogRatio(), loads) == Approx(10 / 4.0 / 2));
 }
 
 TEST_CASE("GDRL Assumption 1: every indicator falls with the capacity, is convex, and g and -g' are its own") {

@@ -3,7 +3,11 @@
 
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <limits>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -45,6 +49,19 @@ inline std::vector<double> Indicate(const Indicator& indicator, std::span<const 
   std::vector<double> q;
   for (std::size_t i = 0; i < demands.size(); ++i) q.push_back(indicator.Value({demands[i], shares[i]}));
   return q;
+}
+
+inline bool Linked(const Graph& graph, std::uint32_t a, std::uint32_t b) {
+  return std::ranges::any_of(graph.neighbours(a), [b](const Graph::Neighbour& n) { return n.node == b; });
+}
+
+// GDRL eq (9) for one indicator on all nodes, which have these loads at time 0.
+inline double GainMax(const Graph& graph, const Indicator& indicator, std::span<const Load> loads) {
+  double worst = -std::numeric_limits<double>::infinity();
+  for (const Load& load : loads) worst = std::max(worst, indicator.Value(load));
+  std::vector<double> slopes;
+  for (const Load& load : loads) slopes.push_back(indicator.InverseSlope(load.demand, worst));
+  return GdrlGainMax(graph, slopes);
 }
 
 // One round of DST eq (3), GDRL eq (7), as printed: shares may fall below 0.

@@ -36,6 +36,12 @@ std::string WithSum(std::string bytes) {
   return bytes.append(reinterpret_cast<const char*>(&sum), sizeof(sum));
 }
 
+std::string Encoded(const CapacityMessage& m) {
+  std::string frame;
+  EncodeCapacity(m, frame);
+  return frame;
+}
+
 TEST_CASE("frames about shares are the bytes of protocol/capacity.md") {
   std::map<std::string, CapacityMessage> messages;
   CapacityMessage& beat = messages["A beat"];
@@ -55,12 +61,10 @@ TEST_CASE("frames about shares are the bytes of protocol/capacity.md") {
   for (const auto& [heading, message] : messages) {
     CAPTURE(heading);
     REQUIRE(examples.contains(heading));
-    std::string frame;
-    EncodeCapacity(message, frame);
-    CHECK(testing::Hex(examples.at(heading)) == testing::Hex(frame));
+    CHECK(testing::Hex(examples.at(heading)) == testing::Hex(Encoded(message)));
     CapacityMessage back;
     REQUIRE(DecodeCapacity(examples.at(heading), back) == CapacityFault::kNone);
-    CHECK(back == message);
+    CHECK(Encoded(back) == Encoded(message));
   }
 }
 
@@ -91,10 +95,9 @@ TEST_CASE("hosts ask each other what they may use of a tag") {
     for (std::uint64_t i = 0; i < kAskedMax; ++i) {
       m.items.push_back({.key = {i, 7}, .given = kind == CapacityKind::kShare ? i << 20 : 0});
     }
-    std::string frame;
-    EncodeCapacity(m, frame);
+    const std::string frame = Encoded(m);
     REQUIRE(DecodeCapacity(frame, again) == CapacityFault::kNone);
-    CHECK(again == m);
+    CHECK(Encoded(again) == frame);
     CHECK(again.items.back().given == m.items.back().given);
     m.items.push_back(m.items.back());
     const Map more = testing::With(kAsk, {{"kind", T(kind == CapacityKind::kAsk ? "ask" : "share")},

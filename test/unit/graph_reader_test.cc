@@ -7,6 +7,7 @@
 #include "capacity/graph.h"
 #include "config/load.h"
 #include "plan/graph_reader.h"
+#include "test/paper/graphs.h"
 
 namespace dthrottle::plan {
 namespace {
@@ -30,8 +31,8 @@ TEST_CASE("a list of links has weights, comments and blank lines") {
   REQUIRE(read.graph.links().size() == 2);
   CHECK(read.graph.links()[0].weight == 1);
   CHECK(read.graph.links()[1].weight == 2.5);
-  CHECK(read.graph.Linked(2, 1));
-  CHECK_FALSE(read.graph.Linked(0, 2));
+  CHECK(Linked(read.graph, 2, 1));
+  CHECK_FALSE(Linked(read.graph, 0, 2));
 }
 
 TEST_CASE("nodes that are all numbers are in their order") {
@@ -155,9 +156,9 @@ TEST_CASE("settings of a fleet are a graph of who connects to whom") {
   REQUIRE(fleet);
   CHECK(fleet->names == Names{"a", "b", "c", "127.0.0.1:7008"});
   CHECK(fleet->graph.links().size() == 3);
-  CHECK(fleet->graph.Linked(0, 1));
-  CHECK(fleet->graph.Linked(0, 2));
-  CHECK(fleet->graph.Linked(2, 3));
+  CHECK(Linked(fleet->graph, 0, 1));
+  CHECK(Linked(fleet->graph, 0, 2));
+  CHECK(Linked(fleet->graph, 2, 3));
   REQUIRE(fleet->notes.size() == 1);
   CHECK(fleet->notes[0].starts_with("c.toml: tcp://127.0.0.1:7008 is none of the hosts given"));
   const HostSettings twice[] = {Host("a", 7000, ""), Host("a", 7002, "")};
