@@ -44,35 +44,6 @@ Rift RiftOf(const Fault& fault, std::uint32_t hosts) {
 
 }    // namespace
 
-FleetOptions InPhase(FleetOptions options, std::uint64_t seed) {
-  options.starts.assign(options.hosts, WorldTime{});
-  Fleet fleet(options, seed);
-  fleet.Run(WorldTime{});
-  for (std::uint32_t i = 0; i < options.hosts; ++i) {
-    const Duration waits = fleet.host(i).clock().When(fleet.host(i).sharing().next()) - fleet.now();
-    options.starts[i] += options.period - waits;
-  }
-  return options;
-}
-
-std::vector<Fault> RandomFaults(const FaultOptions& options, Prng& prng) {
-  constexpr std::uint64_t kKinds = 6;
-  std::vector<Fault> faults;
-  WorldTime from = options.from;
-  for (std::size_t i = 0; i < options.count && from < options.until; ++i) {
-    Fault fault;
-    fault.kind = static_cast<Fault::Kind>(prng.Below(kKinds));
-    const auto left = static_cast<Duration::rep>(options.one_by_one ? options.count - i : 1);
-    fault.at = from + Uniform((options.until - from) / left - Duration(1), prng);
-    fault.lasts = Uniform(options.lasts_max, prng);
-    fault.host = static_cast<std::uint32_t>(prng.Below(options.hosts));
-    fault.size = 1 + static_cast<std::uint32_t>(prng.Below(std::max<std::size_t>(options.hosts / 2, 1)));
-    faults.push_back(fault);
-    if (options.one_by_one) from = fault.at + fault.lasts + options.healed;
-  }
-  return faults;
-}
-
 Fleet::Fleet(const FleetOptions& options, std::uint64_t seed)
     : World(options.hosts, options.lanes, seed),
       options_(options),

@@ -48,9 +48,6 @@ struct FleetOptions {
   Duration sample{};                    // width of the samples in Fleet::samples(); zero: none
 };
 
-// The same fleet, but all of its hosts report at the same moments: every period, from one period on.
-FleetOptions InPhase(FleetOptions options, std::uint64_t seed);
-
 // What happens to hosts and wires, from `at` on, for as long as it `lasts`.
 struct Fault {
   enum class Kind {
@@ -67,18 +64,6 @@ struct Fault {
   std::uint32_t host = 0;
   std::uint32_t size = 1;
 };
-
-// Faults of all kinds that begin within [from, until) and last up to `lasts_max`. They overlap as chance will have it
-// (together), or each has healed for `healed` before the next begins (one by one), as far as there is time.
-struct FaultOptions {
-  std::size_t count = 1;
-  std::size_t hosts = 2;
-  WorldTime from{}, until{};
-  Duration lasts_max{};
-  bool one_by_one = false;
-  Duration healed{};
-};
-std::vector<Fault> RandomFaults(const FaultOptions& options, Prng& prng);
 
 inline constexpr std::string_view kFaultKindNames[] = {"kill", "wipe", "pause", "split", "deaf", "mute"};
 constexpr std::span<const std::string_view> Names(Fault::Kind) {

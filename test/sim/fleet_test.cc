@@ -10,7 +10,9 @@
 
 #include "lab/fleet.h"
 #include "test/sim/seeds.h"
+#include "test/support/faults.h"
 #include "test/support/host.h"
+#include "test/support/in_phase.h"
 
 namespace dthrottle::lab {
 namespace {
@@ -18,6 +20,7 @@ namespace {
 using namespace std::chrono_literals;
 
 using testing::kSanitized;
+using testing::RandomFaults;
 using testing::Seeds;
 
 std::shared_ptr<const Rulebook> OneRule(Tokens burst, double rate) {
@@ -141,7 +144,7 @@ void ServeWhoKeepsTheRate(std::uint32_t hosts, Tokens burst, double rate, Durati
   CAPTURE(seed, hosts, burst, rate, Seconds(period), in_phase, static_cast<int>(spread));
   FleetOptions options{
       .hosts = hosts, .rules = OneRule(burst, rate), .period = period, .lanes = Stream(), .started_within = period};
-  if (in_phase) options = InPhase(options, seed);
+  if (in_phase) options = testing::InPhase(options, seed);
   Fleet fleet(options, seed);
   fleet.Add({.rate = 0.9 * rate, .from = After(20s), .until = After(20s + 60 * period), .spread = spread});
   fleet.Run(After(20s + 60 * period));

@@ -16,6 +16,7 @@
 #include "limiter/asking.h"
 #include "limiter/places.h"
 #include "share/ways.h"
+#include "test/support/faults.h"
 #include "test/support/host.h"
 #include "test/support/sanitized.h"
 
@@ -189,7 +190,7 @@ std::string PlacesRule(std::uint32_t places) {
 
 void InjectAll(Fleet& fleet, std::uint64_t seed) {
   Prng prng(seed);
-  std::vector<Fault> faults = RandomFaults(
+  std::vector<Fault> faults = testing::RandomFaults(
       {.count = 30, .hosts = fleet.size(), .from = After(200s), .until = After(900s), .lasts_max = 60s}, prng);
   // Nobody can take from a host that stands still.
   std::erase_if(faults, [](const Fault& fault) { return fault.kind == Fault::Kind::kPause; });

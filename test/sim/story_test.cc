@@ -19,6 +19,7 @@
 #include "lab/fleet.h"
 #include "test/support/golden.h"
 #include "test/support/host.h"
+#include "test/support/in_phase.h"
 
 namespace dthrottle::lab {
 namespace {
@@ -56,7 +57,7 @@ class Story {
     options_.period = period;
     options_.drift_ppm_max = 0;
     options_.lanes = {.delay = std::chrono::milliseconds(10), .lossy = true};
-    fleet_ = std::make_unique<Fleet>(InPhase(options_, seed), seed);
+    fleet_ = std::make_unique<Fleet>(testing::InPhase(options_, seed), seed);
     begin_ = After(2 * period);
     fleet_->Run(begin_);
     return "";
