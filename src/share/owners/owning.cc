@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "share/debit/ownership.h"
-#include "share/pace_of.h"
+#include "share/look.h"
 #include "share/said_tag.h"
 
 namespace dthrottle {
@@ -26,19 +26,6 @@ constexpr Duration kForgetEvery = 20ms;      // so many parts of the tags are lo
 constexpr std::size_t kForgetParts = 2;
 
 }    // namespace
-
-struct Owning::Look {
-  const Limit& limit;
-  const Slot* slot;
-  std::optional<Foretold> foretold;    // none: the tag is not watched
-  Pace pace;
-
-  // A host that has heard nothing lower believes in a full bucket at most, so it is not far wrong.
-  bool nearly_full(Instant now) const { return !foretold && pace.NearlyFull(level(now)); }
-  Tokens level(Instant now) const { return foretold ? foretold->level : Bucket(bucket()).Level(limit.shape, now); }
-  bool low(Instant now) const { return level(now) < kNearOfBurst * pace.burst; }
-  Bucket bucket() const { return slot != nullptr ? slot->bucket : Bucket(); }
-};
 
 // ---- What hosts say ----
 
@@ -125,7 +112,8 @@ void Owning::NamedBesideUsers(const Tag& tag, std::uint64_t hash, Instant now) {
   Owned* owned = Find(hash);
   if (owned == nullptr && OwnsHere(ways_.core(), tag)) {
     bool low = false;
-    LookAt(tag, hash, kNobody, now, [&](const Look& look) { low = look.low(now); });
+    LookAt(ways_, tag, hash, kNobody, now,
+           [&](const Look& look) { low = look.level(now) < kNearOfBurst * look.pace.burst; });
     if (low) owned = Add(tag, hash, kNobody);
   }
   if (owned == nullptr) return;
@@ -147,7 +135,7 @@ Owning::Owned* Owning::Find(std::uint64_t hash) {
 Owning::Owned* Owning::OwnedOf(const Tag& tag, std::uint64_t hash, std::uint32_t peer, Instant now) {
   if (Owned* const known = Find(hash)) return known;
   bool taken = false;
-  LookAt(tag, hash, peer, now, [&](const Look& look) {
+  LookAt(ways_, tag, hash, peer, now, [&](const Look& look) {
     const auto& gauges = ways_.core().gauges;
     taken = look.slot != nullptr || look.foretold || (gauges != nullptr && gauges->Knows(hash));
   });
@@ -183,7 +171,7 @@ void Owning::Forget(std::uint64_t hash) {
 bool Owning::UsedBefore(const Owned& owned, std::uint64_t hash, std::uint64_t hits, Instant now) {
   constexpr Tokens kRounding = 1e-3;
   bool before = false;
-  LookAt(owned.said(), hash, kNobody, now, [&](const Look& look) {
+  LookAt(ways_, owned.said(), hash, kNobody, now, [&](const Look& look) {
     const Shape& shape = look.limit.shape;
     before = shape.burst() - look.bucket().Level(shape, now) > static_cast<double>(hits) + kRounding;
   });
@@ -226,22 +214,6 @@ void Owning::Due(User& user, std::uint64_t hash) {
   HostOf(user.peer).due.push_back(hash);
 }
 
-// Calls see(look) unless the tag has no limit any more. `peer`: to whom what is foretold is said.
-template <class See>
-bool Owning::LookAt(const Tag& said, std::uint64_t hash, std::uint32_t peer, Instant now, See&& see) {
-  Table::Shard shard(table_, hash);
-  const Tag tag = TableTag(said);
-  const LimiterCore& core = ways_.core();
-  const Slot* const slot = shard.Find(tag, now);
-  const auto index = LimitOfSaid(*core.rules, slot, said);
-  if (!index || !core.limit(*index).shared) return false;
-  const Limit& limit = core.limit(*index);
-  const TagAt at{tag, hash, limit, slot};
-  see(Look{limit, slot, ways_.With(limit, [&](auto& way) { return way.ForetoldOf(at, peer, now); }),
-           PaceOf(core, limit)});
-  return true;
-}
-
 // Whether all users are to hear of the tag, or everybody.
 void Owning::Judge(std::uint64_t hash, Instant now) {
   Owned* const known = Find(hash);
@@ -250,7 +222,7 @@ void Owning::Judge(std::uint64_t hash, Instant now) {
   owned.changed = false;
   owned.nearly_full = false;
   bool all = false, near = false;
-  LookAt(owned.said(), hash, kNobody, now, [&](const Look& look) {
+  LookAt(ways_, owned.said(), hash, kNobody, now, [&](const Look& look) {
     const Tokens level = look.level(now);
     owned.nearly_full = look.nearly_full(now);
     if (look.foretold) all = Strays(owned, look.pace, level, look.foretold->demand, now);
@@ -352,7 +324,7 @@ bool Owning::TellHost(std::uint32_t peer, Host& host, Instant now) {
       User& user = UserOf(owned, peer);
       const bool others = owned.changes - user.answered > user.own || user.again;
       if (others) {
-        LookAt(owned.said(), hash, peer, now, [&](const Look& look) {
+        LookAt(ways_, owned.said(), hash, peer, now, [&](const Look& look) {
           const auto left = std::chrono::ceil<std::chrono::microseconds>(look.bucket().UntilFull(now)).count();
           Besides said;
           if (look.foretold) {
@@ -421,7 +393,7 @@ void Owning::AddNear(Instant now, Entries& out) {
       ++counts_.near.cut;
       continue;
     }
-    LookAt(known->said(), near_[done], kNobody, now, [&](const Look& look) {
+    LookAt(ways_, known->said(), near_[done], kNobody, now, [&](const Look& look) {
       const double left = std::max((look.pace.burst - look.level(now)) / look.pace.rate, 0.0);
       const auto micros = static_cast<std::uint64_t>(std::min(left * 1e6, static_cast<double>(kMicrosecondsMax)));
       full = !out.Add(known->said(), micros, 0);

@@ -110,8 +110,6 @@ class Owning {
     Instant told_at{};
     std::vector<std::uint64_t> due;    // tags, by hash
   };
-  // A tag's limit and bucket, while its shard is locked.
-  struct Look;
 
   std::size_t waiting() const { return near_.size() + quotas_.waiting() + places_.waiting(); }
   bool MayHaveMissed(const User& user, Instant to, Instant now) const;
@@ -128,8 +126,6 @@ class Owning {
   void Change(Owned& owned, std::uint64_t hash, Instant now);
   void TellAt(Instant at) { tell_at_ = std::min(tell_at_, at); }
   void Due(User& user, std::uint64_t hash);
-  template <class See>
-  bool LookAt(const Tag& said, std::uint64_t hash, std::uint32_t peer, Instant now, See&& see);
   void Judge(std::uint64_t hash, Instant now);
   bool Strays(Owned& owned, const Pace& pace, Tokens level, double demand, Instant now);
   void TellPlaces(Instant now);

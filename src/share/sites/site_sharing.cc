@@ -4,7 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "share/pace_of.h"
 #include "share/said_tag.h"
 
 namespace dthrottle {
@@ -58,23 +57,6 @@ bool SiteSharing::Work(Instant now) {
 }
 
 // ---- What other sites are told ----
-
-// Calls see(look) unless the tag has no limit any more.
-template <class See>
-bool SiteSharing::LookAt(std::uint64_t hash, const SiteSums::Sum& sum, Instant now, See&& see) {
-  Table::Shard shard(table_, hash);
-  const Tag said = sum.said(), tag = TableTag(said);
-  const LimiterCore& core = ways_.core();
-  const Slot* const slot = shard.Find(tag, now);
-  const auto index = LimitOfSaid(*core.rules, slot, said);
-  if (!index || !core.limit(*index).shared) return false;
-  const Limit& limit = core.limit(*index);
-  Pace pace = PaceOf(core, limit);
-  pace.period = Seconds(period_);
-  const TagAt at{tag, hash, limit, slot};
-  see(Look{limit, pace, ways_.With(limit, [&](auto& way) { return way.ForetoldOf(at, kNobody, now); })});
-  return true;
-}
 
 void SiteSharing::Begin(Instant now) {
   collecting_ = true;
@@ -130,7 +112,7 @@ bool SiteSharing::Judge(Instant now) {
 // While a site is not heard, what is assumed of places follows those that are taken here.
 bool SiteSharing::IsNews(std::uint64_t hash, SiteSums::Sum& sum, Instant now) {
   bool news = false;
-  LookAt(hash, sum, now, [&](const Look& look) {
+  LookAt(ways_, sum.said(), hash, kNobody, now, [&](const Look& look) {
     const bool apart = sum.placed && apart_.Keeps(look.limit);
     news = Strays(sum, look, now) || apart || words_.IsPressing(hash, sum, look.limit, now);
   });
@@ -139,20 +121,22 @@ bool SiteSharing::IsNews(std::uint64_t hash, SiteSums::Sum& sum, Instant now) {
 
 bool SiteSharing::Strays(SiteSums::Sum& sum, const Look& look, Instant now) {
   if (!look.foretold || !OwnsHere(ways_.core(), sum.said())) return false;
-  if (sum.budget_at != Instant()) sum.budget.Step(look.pace, Seconds(now - sum.budget_at));
+  Pace pace = look.pace;
+  pace.period = Seconds(period_);
+  if (sum.budget_at != Instant()) sum.budget.Step(pace, Seconds(now - sum.budget_at));
   sum.budget_at = now;
-  const Tokens threshold = sum.budget.Threshold(look.pace);
+  const Tokens threshold = sum.budget.Threshold(pace);
   const Tokens foretold = sum.demand * (look.foretold->earned - sum.earned);
   const bool strays = std::abs(static_cast<double>(sum.hits) - foretold) >= threshold ||
                       std::abs(look.foretold->demand_here - sum.demand) * kMovedWithin >= threshold;
-  if (strays) sum.budget.Sent(look.pace, true);
+  if (strays) sum.budget.Sent(pace, true);
   return strays;
 }
 
 // Puts the tag into the draft; false: there is no room.
 bool SiteSharing::Tell(std::uint64_t hash, SiteSums::Sum& sum, Draft& draft, Instant now) {
   bool room = true;
-  const bool limited = LookAt(hash, sum, now, [&](const Look& look) {
+  const bool limited = LookAt(ways_, sum.said(), hash, kNobody, now, [&](const Look& look) {
     const double demand = look.foretold && OwnsHere(ways_.core(), sum.said()) ? look.foretold->demand_here : 0;
     const std::uint64_t hits = std::min(sum.hits, kHitsMax);
     const bool keeps_part = look.limit.keeps_part;

@@ -22,6 +22,7 @@
 #include "share/debit/draft.h"
 #include "share/debit/outlet.h"
 #include "share/debit/ownership.h"
+#include "share/look.h"
 #include "share/sites/site_apart.h"
 #include "share/sites/site_counts.h"
 #include "share/sites/site_hearing.h"
@@ -75,15 +76,6 @@ class SiteSharing {
   std::uint64_t hosts_of(std::uint32_t site) const { return hearing_.hosts_of(site); }
 
  private:
-  // A tag's limit and bucket, while its shard is locked.
-  struct Look {
-    const Limit& limit;
-    Pace pace;
-    std::optional<Foretold> foretold;    // none: the tag is not watched
-  };
-  template <class See>
-  bool LookAt(std::uint64_t hash, const SiteSums::Sum& sum, Instant now, See&& see);
-
   void Begin(Instant now);
   bool CollectSome(Instant now);
   bool Judge(Instant now);
