@@ -12,11 +12,14 @@
 // read by two functions found beside it, PutField and GetField.
 #pragma once
 
-#include <concepts>
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "base/message_pack.h"
@@ -84,6 +87,12 @@ inline void PutField(PackWriter& out, Duration v) {
 inline void PutField(PackWriter& out, Instant v) {
   out.Signed(v.time_since_epoch().count());
 }
+// Kinds are texts: KindNames(kind), found beside the enum, has their names in its order, from 1 on.
+template <class Kind>
+  requires std::is_enum_v<Kind>
+void PutField(PackWriter& out, Kind kind) {
+  out.Text(KindNames(kind)[static_cast<std::size_t>(kind) - 1]);
+}
 
 inline bool GetField(PackCursor& in, bool& v) {
   const PackValue& value = in.Take();
@@ -121,6 +130,15 @@ inline bool GetField(PackCursor& in, Instant& v) {
   const bool ok = GetField(in, ns);
   v = FromNanoseconds(ns);
   return ok;
+}
+template <class Kind>
+  requires std::is_enum_v<Kind>
+bool GetField(PackCursor& in, Kind& kind) {
+  const PackValue& value = in.Take();
+  const std::span<const std::string_view> names = KindNames(kind);
+  const auto name = std::ranges::find(names, value.bytes);
+  kind = static_cast<Kind>(name - names.begin() + 1);
+  return value.type == PackValue::Type::kText && name != names.end();
 }
 
 // How many fields a map will have.

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstring>
 #include <functional>
+#include <span>
 
 #include "base/check.h"
 #include "base/fields.h"
@@ -28,7 +29,7 @@ constexpr std::uint8_t kDigestBit = 0x80;    // of the byte that has the phase b
 static_assert(kPhases <= kDigestBit);
 
 // What frames call the kinds, in the order of MessageKind.
-constexpr std::array<std::string_view, 15> kKindNames = {
+constexpr std::string_view kKindNames[] = {
     "report",       "hello",  "welcome", "refusal", "repeat", "gone",     "want", "snapshot",
     "snapshot-end", "levels", "near",    "owners",  "closed", "handover", "taken"};
 
@@ -184,15 +185,8 @@ void FieldsOf(auto& fields, auto& m, auto& body) {
 }    // namespace
 
 // How the fields of messages that are not plain numbers and texts are written; found by FieldWriter and FieldReader.
-static void PutField(PackWriter& out, MessageKind kind) {
-  out.Text(kKindNames[static_cast<std::size_t>(kind) - 1]);
-}
-
-static bool GetField(PackCursor& in, MessageKind& kind) {
-  const PackValue& value = in.Take();
-  const auto* const name = std::find(kKindNames.begin(), kKindNames.end(), value.bytes);
-  kind = MessageKind{static_cast<std::uint8_t>(name - kKindNames.begin() + 1)};
-  return value.type == PackValue::Type::kText && name != kKindNames.end();
+static constexpr std::span<const std::string_view> KindNames(MessageKind) {
+  return kKindNames;
 }
 
 static void PutField(PackWriter& out, const std::vector<SequenceRange>& ranges) {

@@ -1,9 +1,10 @@
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <span>
+#include <string_view>
 
 #include "base/check.h"
 #include "base/fields.h"
@@ -19,9 +20,8 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr std::size_t kKeyBytes = 16;
 // What frames call the kinds, in the order of CapacityKind.
-constexpr std::array<std::string_view, 14> kKindNames = {"beat",   "grant",   "dead",    "log",     "gifts",
-                                                         "settle", "have",    "fence",   "fenced",  "prepare",
-                                                         "promise", "commit", "ask",     "share"};
+constexpr std::string_view kKindNames[] = {"beat",  "grant",  "dead",    "log",     "gifts",  "settle", "have",
+                                           "fence", "fenced", "prepare", "promise", "commit", "ask",    "share"};
 
 constexpr std::size_t kNumberBytesMax = 1 + 8, kFieldNameBytesMax = 1 + 10, kFieldsMax = 24;
 static_assert(kCapacityFramePrefix.size() + kFrameRestBytes + kFieldsMax * (kFieldNameBytesMax + kNumberBytesMax) +
@@ -139,15 +139,8 @@ void FieldsOf(auto& fields, auto& m, auto& items) {
 }    // namespace
 
 // How the fields that are not plain numbers and texts are written; found by FieldWriter and FieldReader.
-static void PutField(PackWriter& out, CapacityKind kind) {
-  out.Text(kKindNames[static_cast<std::size_t>(kind) - 1]);
-}
-
-static bool GetField(PackCursor& in, CapacityKind& kind) {
-  const PackValue& value = in.Take();
-  const auto* const name = std::find(kKindNames.begin(), kKindNames.end(), value.bytes);
-  kind = CapacityKind{static_cast<std::uint8_t>(name - kKindNames.begin() + 1)};
-  return value.type == PackValue::Type::kText && name != kKindNames.end();
+static constexpr std::span<const std::string_view> KindNames(CapacityKind) {
+  return kKindNames;
 }
 
 static void PutField(PackWriter& out, const MemberBits& members) {

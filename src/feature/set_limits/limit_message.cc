@@ -1,9 +1,9 @@
 #include "feature/set_limits/limit_message.h"
 
-#include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
+#include <span>
+#include <string_view>
 
 #include "base/check.h"
 #include "base/fields.h"
@@ -17,7 +17,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 // The names of the kinds in frames, in the order of LimitMessageKind.
-constexpr std::array<std::string_view, 3> kKindNames = {"digest", "have", "limits"};
+constexpr std::string_view kKindNames[] = {"digest", "have", "limits"};
 
 static_assert(kLimitLinesBytesMax + kLimitsPerFrame * 3 + 256 <= kLimitFrameBytesMax);
 static_assert(kRulesLineBytesMax <= kLimitLinesBytesMax && kLimitLineBytesMax <= kLimitLinesBytesMax);
@@ -34,15 +34,8 @@ void FieldsOf(auto& fields, auto& m, auto& hashes) {
 
 }    // namespace
 
-static void PutField(PackWriter& out, LimitMessageKind kind) {
-  out.Text(kKindNames[static_cast<std::size_t>(kind) - 1]);
-}
-
-static bool GetField(PackCursor& in, LimitMessageKind& kind) {
-  const PackValue& value = in.Take();
-  const auto* const name = std::ranges::find(kKindNames, value.bytes);
-  kind = LimitMessageKind{static_cast<std::uint8_t>(name - kKindNames.begin() + 1)};
-  return value.type == PackValue::Type::kText && name != kKindNames.end();
+static constexpr std::span<const std::string_view> KindNames(LimitMessageKind) {
+  return kKindNames;
 }
 
 static void PutField(PackWriter& out, const LimitLines& lines) {
