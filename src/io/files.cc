@@ -178,6 +178,10 @@ FileResult<std::string> ReadFile(const std::string& path, std::size_t bytes_max)
   return ReadAll(path, file.get(), bytes_max);
 }
 
+FileResult<std::string> ReadStandardInput(std::size_t bytes_max) {
+  return ReadAll("standard input", STDIN_FILENO, bytes_max);
+}
+
 FileResult<std::string> ReadOpenFile(int fd, std::size_t bytes_max) {
   const std::string name = fmt::format("descriptor {}", fd);
   if (::lseek(fd, 0, SEEK_SET) != 0) return Failed(name, "cannot read");

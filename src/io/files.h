@@ -27,6 +27,7 @@ using FileResult = tl::expected<T, FileError>;
 
 // The whole file, which may be a pipe. Reads at most bytes_max + 1 bytes, so that too long a file can be told.
 FileResult<std::string> ReadFile(const std::string& path, std::size_t bytes_max);
+FileResult<std::string> ReadStandardInput(std::size_t bytes_max);
 
 // The same of a file that is open already, from its beginning. It stays open, and need not be below any /proc.
 FileResult<std::string> ReadOpenFile(int fd, std::size_t bytes_max);

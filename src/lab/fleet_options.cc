@@ -5,7 +5,6 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <iostream>
 #include <system_error>
 
 #include "io/files.h"
@@ -17,13 +16,6 @@ namespace {
 constexpr std::size_t kFleetBytesMax = std::size_t{64} << 20;
 constexpr std::size_t kTraceBytesMax = std::size_t{1} << 30;
 constexpr int kDiagramHeight = 300;    // pixels
-
-std::string ReadStandardInput() {
-  std::string text(kFleetBytesMax + 1, '\0');
-  std::cin.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(std::cin.gcount()));
-  return text;
-}
 
 int ReadTraces(const std::string& fleet, FleetFile& file) {
   for (std::size_t i = 0; i < file.traces.size(); ++i) {
@@ -65,18 +57,12 @@ void AddOutputOptions(CLI::App& command, OutputOptions& options) {
 
 int ReadFleet(const FleetFileOptions& options, FleetFile& file) {
   const std::string name = InputName(options.path);
-  std::string text;
-  if (options.path == "-") {
-    text = ReadStandardInput();
-  } else {
-    auto read = ReadFile(options.path, kFleetBytesMax);
-    if (!read) return Complain(EX_NOINPUT, read.error().message);
-    text = *std::move(read);
-  }
-  if (text.size() > kFleetBytesMax) {
+  const auto text = options.path == "-" ? ReadStandardInput(kFleetBytesMax) : ReadFile(options.path, kFleetBytesMax);
+  if (!text) return Complain(EX_NOINPUT, text.error().message);
+  if (text->size() > kFleetBytesMax) {
     return Complain(EX_CONFIG, fmt::format("{}: must be at most {} bytes", name, kFleetBytesMax));
   }
-  LoadedFleet loaded = ParseFleet(text, name);
+  LoadedFleet loaded = ParseFleet(*text, name);
   Complain(loaded.problems);
   if (!loaded.ok()) return EX_CONFIG;
   file = std::move(loaded.file);

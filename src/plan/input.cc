@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <sysexits.h>
 
-#include <iostream>
 #include <utility>
 
 #include "io/files.h"
@@ -24,25 +23,15 @@ Input Take(Result<NamedGraph> graph, const std::string& source, int status) {
   return {*std::move(graph), source, EX_OK};
 }
 
-namespace {
-
-Input ReadStandardInput() {
-  std::string text(kGraphBytesMax + 1, '\0');
-  std::cin.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(std::cin.gcount()));
-  return Take(ParseGraph(text, "standard input"), "standard input", EX_DATAERR);
-}
-
-}    // namespace
-
 Input ReadGraph(const std::string& name) {
   if (IsGenerator(name)) return Take(Generate(name), name, EX_USAGE);
-  if (name == "-") return ReadStandardInput();
-  const auto text = ReadFile(name, kGraphBytesMax);
+  const bool is_standard = name == "-";
+  const auto text = is_standard ? ReadStandardInput(kGraphBytesMax) : ReadFile(name, kGraphBytesMax);
   if (!text) {
     return Refused(EX_NOINPUT, fmt::format("{}; without a file: {}", text.error().message, kGenerators));
   }
-  return Take(ParseGraph(*text, name), name, EX_DATAERR);
+  const std::string source = is_standard ? "standard input" : name;
+  return Take(ParseGraph(*text, source), source, EX_DATAERR);
 }
 
 }    // namespace dthrottle::plan
