@@ -132,8 +132,7 @@ bool Overlap(const Endpoint& a, const Endpoint& b) {
 }
 
 bool IsDnsName(std::string_view name) {
-  const auto fits = [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '.' || c == '_'; };
-  return !name.empty() && name.size() <= 253 && std::all_of(name.begin(), name.end(), fits) &&
+  return !name.empty() && name.size() <= 253 && std::ranges::all_of(name, IsNameByte) &&
          name.find_first_not_of("0123456789.") != std::string_view::npos;
 }
 

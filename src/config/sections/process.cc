@@ -1,6 +1,7 @@
 // The section [process] of the settings.
 #include <algorithm>
 
+#include "base/host_name.h"
 #include "config/kinds.h"
 #include "config/sections.h"
 
@@ -11,11 +12,7 @@ namespace {
 // As useradd(8) has them.
 bool IsUserName(const std::string& text) {
   constexpr std::size_t kBytesMax = 32;
-  return text.size() <= kBytesMax && !text.starts_with('-') &&
-         std::all_of(text.begin(), text.end(), [](unsigned char c) {
-           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
-                  c == '.';
-         });
+  return text.size() <= kBytesMax && !text.starts_with('-') && std::ranges::all_of(text, IsNameByte);
 }
 
 }    // namespace
