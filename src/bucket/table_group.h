@@ -40,7 +40,6 @@ struct Table::Header {
   static constexpr std::uint64_t kMagic = 0x656c74746f726874;         // "throttle"
   static constexpr std::uint64_t kMagicBegun = 0x65626f7474687264;    // of a region that is being cleared
   static constexpr std::uint32_t kVersion = 3;
-  static constexpr std::uint32_t kVersionWithoutTellers = 2;    // a region of it is one where nobody told of any tag
   static constexpr std::size_t kBytes = 4096;
 
   std::uint64_t magic;

@@ -41,8 +41,7 @@ Table::Opened Table::Open(std::span<std::byte> region, const TableIdentity& iden
   const Header& found = table.header();
   if (found.magic == 0 || found.magic == Header::kMagicBegun) {
     opened.discarded = "it was empty";
-  } else if (found.magic != Header::kMagic ||
-             (found.version != Header::kVersion && found.version != Header::kVersionWithoutTellers)) {
+  } else if (found.magic != Header::kMagic || found.version != Header::kVersion) {
     opened.discarded = "its format is another version's";
   } else if (found.region_bytes != region.size()) {
     opened.discarded = "its size was another";
@@ -52,7 +51,6 @@ Table::Opened Table::Open(std::span<std::byte> region, const TableIdentity& iden
     opened.discarded = "it was made under other rules";
   }
   if (!opened.discarded.empty()) table.Clear(identity, fresh_keys);
-  table.header().version = Header::kVersion;
   table.tag_hash_key_ = table.header().keys.tag_hash;
   table.generation_ = static_cast<std::uint8_t>(table.header().generation);
   table.usable_ = table.generation_;

@@ -13,45 +13,26 @@ namespace dthrottle {
 
 namespace {
 
-constexpr std::uint32_t kVersion = 2, kVersionOfEnds = 1;    // the latter says of a penalty only when it ends
+constexpr std::uint32_t kVersion = 2;
 
-struct KeptEnd {
+struct KeptPenalty {
   std::string tag;
   bool is_digest = false;
   Instant until{};
-
-  static void Fields(auto& state, auto& self) {
-    state(self.tag, self.is_digest, self.until);
-    state.Check(self.tag.size() <= kTagBytesMax && self.until >= Instant());
-  }
-};
-
-struct KeptPenalty : KeptEnd {
   Duration length{};
   bool heard = false;
 
   static void Fields(auto& state, auto& self) {
-    KeptEnd::Fields(state, self);
-    state(self.length, self.heard);
-    state.Check(self.length >= Duration::zero());
+    state(self.tag, self.is_digest, self.until, self.length, self.heard);
+    state.Check(self.tag.size() <= kTagBytesMax && self.until >= Instant() && self.length >= Duration::zero());
   }
 };
 
-template <class Each>
-struct Kept {
-  std::vector<Each> penalties;
+struct KeptPenalties {
+  std::vector<KeptPenalty> penalties;
 
   static void Fields(auto& state, auto& self) { state(self.penalties); }
 };
-
-std::vector<KeptPenalty> Read(std::string_view bytes, Instant now) {
-  if (Kept<KeptPenalty> kept; ReadState(bytes, kVersion, kept)) return std::move(kept.penalties);
-  std::vector<KeptPenalty> penalties;
-  if (Kept<KeptEnd> kept; ReadState(bytes, kVersionOfEnds, kept)) {
-    for (const KeptEnd& its : kept.penalties) penalties.push_back({its, its.until - now});
-  }
-  return penalties;
-}
 
 // Calls use(hash, terms) with what the tag's rule says of penalties, null: nothing, with the tag's shard locked. A digest
 // without a bucket has a rule that nobody knows.
@@ -79,17 +60,19 @@ void Restore(LimiterCore& core, const KeptPenalty& kept, Instant now) {
 
 std::string KeepPenalties(Limiter& limiter, Instant now) {
   LimiterCore& core = limiter.ways().core();
-  Kept<KeptPenalty> kept;
+  KeptPenalties kept;
   core.penalties.ForEach(core.ShardLock(), now, [&](const PenaltyAt& its) {
     const Tag tag = its.tag.tag();
-    kept.penalties.push_back({{std::string(tag.bytes), tag.is_digest, its.until}, its.length, its.heard});
+    kept.penalties.push_back({std::string(tag.bytes), tag.is_digest, its.until, its.length, its.heard});
   });
   std::ranges::sort(kept.penalties, std::greater(), &KeptPenalty::until);    // where there is less room, these stay
   return kept.penalties.empty() ? std::string() : WriteState(kVersion, kept);
 }
 
 void RestorePenalties(Limiter& limiter, std::string_view kept, Instant now) {
-  for (const KeptPenalty& its : Read(kept, now)) Restore(limiter.ways().core(), its, now);
+  KeptPenalties read;
+  if (!ReadState(kept, kVersion, read)) return;
+  for (const KeptPenalty& its : read.penalties) Restore(limiter.ways().core(), its, now);
 }
 
 void ShortenPenalties(Limiter& limiter, Instant now) {

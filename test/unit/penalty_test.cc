@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "base/state.h"
 #include "config/load.h"
 #include "limiter/inspect.h"
 #include "limiter/kept_penalties.h"
@@ -225,25 +224,11 @@ TEST_CASE("penalty: one that a reload took away does not come back when a later 
   CHECK(Left(host, "login:a", kNow + 5s) == 10min);    // the default, which nothing has doubled
 }
 
-// What version 1 of the state says of each penalty.
-struct EndOnly {
-  std::string tag;
-  bool is_digest = false;
-  Instant until{};
-  static void Fields(auto& state, auto& self) { state(self.tag, self.is_digest, self.until); }
-};
-struct EndsOnly {
-  std::vector<EndOnly> penalties;
-  static void Fields(auto& state, auto& self) { state(self.penalties); }
-};
-
-TEST_CASE("penalty: a process that says only when penalties end is understood, and one that says nothing sound is not") {
+TEST_CASE("penalty: of a process that says nothing sound none is taken over") {
   Host host(kLogins);
-  const std::string kept = WriteState(1, EndsOnly{{{"login:a", false, kNow + 40s}, {"login:b", false, kNow - 1s}}});
-  RestorePenalties(*host.limiter, kept, kNow);
-  CHECK(Left(host, "login:a", kNow) == 40s);
-  CHECK(Penalized(*host.limiter, kNow).size() == 1);
-  for (const std::string& junk : {std::string("x"), std::string(), kept.substr(1), "\x02" + kept.substr(1)}) {
+  Refuse(host, "login:a", 3, kNow);
+  const std::string kept = KeepPenalties(*host.limiter, kNow);
+  for (const std::string& junk : {std::string("x"), std::string(), kept.substr(1), "\x01" + kept.substr(1)}) {
     Host other(kLogins);
     RestorePenalties(*other.limiter, junk, kNow);
     CHECK(Penalized(*other.limiter, kNow).empty());
