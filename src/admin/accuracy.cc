@@ -1,7 +1,5 @@
 #include "admin/accuracy.h"
 
-#include <algorithm>
-
 #include "share/ways.h"
 
 namespace dthrottle {

@@ -7,7 +7,6 @@
 #include <functional>
 #include <initializer_list>
 #include <iterator>
-#include <span>
 #include <vector>
 
 #include "admin/accuracy.h"

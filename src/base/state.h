@@ -17,7 +17,6 @@
 #pragma once
 
 #include <bit>
-#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <optional>

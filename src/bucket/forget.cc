@@ -1,6 +1,7 @@
 #include "bucket/forget.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/check.h"
 

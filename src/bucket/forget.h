@@ -32,7 +32,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <compare>
 #include <cstddef>
 #include <cstdint>

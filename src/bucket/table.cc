@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <utility>
 
 #include "base/check.h"
 #include "bucket/table_lookup.h"

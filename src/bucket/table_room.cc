@@ -4,7 +4,6 @@
 // its other group; a bucket that is full again, which is the same as none. What peers say goes a little further, to the
 // room of what other peers said: hearsay makes nobody forget what was asked here. A tag that was asked always finds
 // room. forget.h says whose.
-#include <algorithm>
 
 #include "bucket/table_lookup.h"
 

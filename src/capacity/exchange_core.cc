@@ -1,5 +1,8 @@
 #include "capacity/exchange_core.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "base/check.h"
 
 namespace dthrottle {

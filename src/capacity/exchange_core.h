@@ -2,11 +2,9 @@
 // bond with a best friend, its office as a witness, and the way to the wire.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "capacity/ablation.h"
 #include "capacity/capacity_exchange.h"

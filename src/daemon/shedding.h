@@ -6,7 +6,6 @@
 
 #include <uv.h>
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>

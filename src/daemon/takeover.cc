@@ -11,7 +11,6 @@
 #include <optional>
 #include <set>
 #include <string_view>
-#include <utility>
 
 #include "base/words.h"
 #include "bucket/table.h"

@@ -6,8 +6,6 @@
 #include <uv.h>
 
 #include <functional>
-#include <memory>
-#include <string>
 #include <vector>
 
 #include "admin/extension.h"

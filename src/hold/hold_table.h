@@ -18,7 +18,6 @@
 #include <deque>
 #include <set>
 #include <span>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>

@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <atomic>
 #include <semaphore>
 #include <thread>
 

@@ -6,7 +6,6 @@
 // time it gets the processor, and the thread that waits for the sign does one short step with ordinary priority.
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <mutex>

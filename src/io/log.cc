@@ -5,11 +5,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <cstdlib>
 #include <ctime>
 #include <string>
-#include <utility>
 
 #include "io/clock.h"
 

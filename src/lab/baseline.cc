@@ -1,7 +1,6 @@
 #include "lab/baseline.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "lab/sampling.h"
 #include "share/capacity/part_table.h"

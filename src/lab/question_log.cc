@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <optional>
-#include <utility>
 
 #include "base/number.h"
 #include "base/words.h"

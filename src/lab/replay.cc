@@ -1,6 +1,7 @@
 #include "lab/replay.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "lab/dividing_hosts.h"

@@ -1,5 +1,7 @@
 #include "limiter/limiter.h"
 
+#include <vector>
+
 #include "base/check.h"
 #include "limiter/retention.h"
 #include "limiter/shedder.h"

@@ -1,5 +1,4 @@
 // Refusals that somebody else gives in the limiter's stead, for as long as it has said that it would.
-#include <algorithm>
 
 #include "limiter/lending.h"
 #include "limiter/limit_of.h"

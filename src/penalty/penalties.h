@@ -12,12 +12,10 @@
 // host's out.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 
 #include "base/tag.h"
 #include "base/time.h"

@@ -1,5 +1,7 @@
 #include "penalty/strikes.h"
 
+#include <optional>
+
 namespace dthrottle {
 
 void Strikes::Enable() {

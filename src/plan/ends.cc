@@ -10,7 +10,6 @@
 #include <functional>
 #include <optional>
 #include <stdexcept>
-#include <utility>
 #include <vector>
 
 #include "base/check.h"

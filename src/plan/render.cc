@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <string_view>
 #include <nlohmann/json.hpp>
 
 #include "io/picture.h"

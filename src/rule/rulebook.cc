@@ -6,6 +6,7 @@
 #include <bit>
 #include <map>
 #include <span>
+#include <string>
 
 #include "base/check.h"
 #include "base/siphash.h"

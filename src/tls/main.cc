@@ -18,7 +18,6 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <ctime>
-#include <memory>
 
 #include "share/ways.h"
 #include "test/support/host.h"

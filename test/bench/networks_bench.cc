@@ -4,8 +4,6 @@
 // IPv6 are /48 in allocations of /32. Addresses are in a network nine times of ten. Each look-up is of another address,
 // in random order, and none waits for the one before: so a query thread asks.
 #include <cstdio>
-#include <cstdlib>
-#include <string>
 #include <vector>
 
 #include "base/prng.h"

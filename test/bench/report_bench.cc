@@ -4,11 +4,8 @@
 //
 // Tags are in random order, as a table yields them. Hits follow Zipf's law. CPU time, medians of the rounds.
 #include <algorithm>
-#include <bit>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
-#include <functional>
 #include <string>
 #include <vector>
 

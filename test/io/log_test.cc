@@ -6,9 +6,7 @@
 #include <unistd.h>
 #include <catch2/catch.hpp>
 
-#include <algorithm>
 #include <csignal>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 #include <utility>

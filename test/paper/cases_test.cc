@@ -5,10 +5,8 @@
 
 #include <fstream>
 #include <functional>
-#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string>
 
 #include "bucket/bucket.h"

@@ -6,8 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
-#include <numeric>
 #include <string>
 
 #include "base/prng.h"

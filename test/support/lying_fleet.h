@@ -3,7 +3,6 @@
 // hit of the honest hosts has been debited at each of the others exactly once.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>

@@ -4,7 +4,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <string_view>
 

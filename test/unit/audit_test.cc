@@ -4,7 +4,6 @@
 #include <catch2/catch.hpp>
 
 #include <array>
-#include <map>
 #include <string>
 
 #include "base/state.h"

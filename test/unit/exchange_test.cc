@@ -3,7 +3,6 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
-#include <limits>
 #include <set>
 
 #include "bus/clock_offset.h"

@@ -1,6 +1,5 @@
 #include "share/forecast/forecast.h"
 
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 

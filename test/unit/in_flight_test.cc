@@ -1,7 +1,6 @@
 // Places in flight that hosts count together: gauges, and what peers make of them (hold/gauges.h).
 #include <catch2/catch.hpp>
 
-#include <atomic>
 #include <string>
 #include <string_view>
 #include <thread>

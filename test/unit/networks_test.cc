@@ -3,7 +3,6 @@
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
 
-#include <map>
 #include <string>
 #include <vector>
 

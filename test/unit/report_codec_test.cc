@@ -4,12 +4,9 @@
 
 #include <array>
 #include <cstring>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <limits>
 #include <map>
-#include <sstream>
 
 #include "bus/ipv4_text.h"
 #include "test/support/examples.h"

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
-#include <map>
 #include <memory>
 #include <numeric>
 #include <queue>

@@ -8,7 +8,6 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>

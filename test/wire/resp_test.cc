@@ -2,7 +2,6 @@
 // daemon is given the same files by test/system.
 #include <catch2/catch.hpp>
 
-#include <algorithm>
 #include <filesystem>
 
 #include "test/support/resp.h"

@@ -1,6 +1,5 @@
 // The section [peers] of the settings.
 #include <set>
-#include <tuple>
 
 #include "base/host_name.h"
 #include "bus/owners/owners.h"

@@ -1,7 +1,6 @@
 // Rules that an operator sets, which take the place of those of the settings.
 #include <fmt/format.h>
 
-#include <memory>
 #include <utility>
 
 #include "admin/admin.h"

@@ -1,6 +1,7 @@
 #include "feature/set_limits/spreading.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <unordered_set>
 
 namespace dthrottle {

@@ -1,6 +1,7 @@
 #include "frontend/admin/server.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "io/clock.h"

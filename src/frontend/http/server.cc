@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <iterator>
 #include <utility>
 
 #include "base/append.h"

@@ -5,6 +5,7 @@
 #include <strings.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "admin/escape.h"
 #include "base/number.h"

@@ -1,7 +1,6 @@
 // What a request's first line and Host field mean: text in, plain data out.
 #pragma once
 
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>

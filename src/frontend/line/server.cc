@@ -1,5 +1,6 @@
 #include "frontend/line/server.h"
 
+#include <cstdint>
 #include <utility>
 
 #include "base/check.h"

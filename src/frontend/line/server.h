@@ -6,7 +6,6 @@
 
 #include <uv.h>
 
-#include <cstdint>
 #include <memory>
 #include <vector>
 

@@ -7,6 +7,8 @@
 #include <array>
 #include <bit>
 #include <cerrno>
+#include <memory>
+#include <string_view>
 
 #include "base/check.h"
 #include "frontend/page/memory.h"

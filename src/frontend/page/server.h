@@ -6,8 +6,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <memory>
-#include <string_view>
 #include <vector>
 
 #include "admin/snapshot.h"

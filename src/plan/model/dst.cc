@@ -7,7 +7,6 @@
 #include <cmath>
 #include <memory>
 #include <numeric>
-#include <optional>
 #include <string>
 
 #include "capacity/divide.h"

@@ -14,7 +14,6 @@
 #include <memory>
 #include <optional>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "base/report_place.h"

@@ -1,9 +1,6 @@
 #include "share/forecast/forecasting.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
-#include <utility>
 
 #include "base/math.h"
 #include "share/accuracy/accuracy.h"

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <deque>
 #include <unordered_map>
-#include <utility>
 
 #include "base/tag.h"
 #include "base/time.h"
