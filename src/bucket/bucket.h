@@ -123,9 +123,9 @@ class Bucket {
     if (theirs > full_at_) SetWithFloor(shape, theirs, debt_max, now);
   }
 
-  // Gives back `tokens`; beyond full they are lost.
-  void Credit(const Shape& shape, Cost tokens) { Credit(Price(shape, tokens)); }
-  void Credit(Ticks ticks) { full_at_ = std::max(full_at_ - ticks, kLongAgo); }
+  // Gives back `tokens`; beyond full they are lost, and are no refill that was wasted: the bucket is full from now on.
+  void Credit(const Shape& shape, Cost tokens, Instant now) { Credit(Price(shape, tokens), now); }
+  void Credit(Ticks ticks, Instant now) { full_at_ = std::max(full_at_ - ticks, std::min(full_at_, ToTicks(now))); }
 
   // Spends `tokens` without asking. The level falls below zero if there are fewer: refill pays for them first.
   void Charge(const Shape& shape, Cost tokens, Instant now) {

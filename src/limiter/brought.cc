@@ -56,7 +56,7 @@ Standing BroughtLimits::GiveBack(const Query& query, const Shape& shape, Instant
   Table::Shard shard(*table_, table_->Hash(query.tag));
   Slot* slot = shard.Find(query.tag, now);
   if (slot == nullptr) return {shape, Bucket()};
-  slot->bucket.Credit(shape, query.cost);
+  slot->bucket.Credit(shape, query.cost, now);
   return {shape, slot->bucket};
 }
 

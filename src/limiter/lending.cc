@@ -75,7 +75,7 @@ Tokens Worth(const Loan& loan, Cost tokens) {
 Cost TakeBack(Ways& ways, Asked& asked, Loan& loan, WorkerSpent& spent) {
   const Instant since = loan.lent_at;
   const Cost back = loan.Recall(spent);
-  asked.bucket().Credit(TicksOf(Worth(loan, back), asked.limit.shape));
+  asked.bucket().Credit(TicksOf(Worth(loan, back), asked.limit.shape), asked.now);
   if (back > 0 && ways.HasQuota(asked.limit)) ways.quotas()->GiveBack(asked.hash, asked.limit, back, since, asked.now);
   return back;
 }

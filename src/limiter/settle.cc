@@ -59,7 +59,7 @@ Standing SettleOne(Ways& ways, const Query& paid, const Tag* member, Instant tak
   if (actual > paid.cost) {
     Charge(ways, asked, actual - paid.cost);
   } else if (asked.slot != nullptr) {
-    asked.slot->bucket.Credit(shape, paid.cost - actual);
+    asked.slot->bucket.Credit(shape, paid.cost - actual, now);
     if (limit.shared && core.window != 0) TellBack(ways, asked, paid.cost - actual);
   }
   return {shape, asked.bucket(), *index};

@@ -141,10 +141,25 @@ TEST_CASE("a floor that is lowered later does not forgive") {
 TEST_CASE("credit gives tokens back, up to full") {
   Bucket bucket;
   REQUIRE(bucket.Take(kTenOne, 8, kStart));
-  bucket.Credit(kTenOne, 3);
+  bucket.Credit(kTenOne, 3, kStart);
   CHECK(bucket.Level(kTenOne, kStart) == 5);
-  for (int i = 0; i < 100; ++i) bucket.Credit(kTenOne, std::numeric_limits<Cost>::max());
+  for (int i = 0; i < 100; ++i) bucket.Credit(kTenOne, std::numeric_limits<Cost>::max(), kStart);
   CHECK(bucket.Level(kTenOne, kStart) == 10);
+}
+
+TEST_CASE("credit beyond full is no refill that was wasted, and takes none back") {
+  constexpr Ticks kWindow = ToTicks(5s);
+  Bucket bucket;
+  Waste waste;
+  REQUIRE(bucket.Take(kTenOne, 10, kStart, waste, kWindow));
+  bucket.Credit(kTenOne, 1000, kStart + 1s);
+  CHECK(bucket.Uncapped(kTenOne, kStart + 1s) == 10);
+  REQUIRE(bucket.Take(kTenOne, 10, kStart + 1s, waste, kWindow));
+  bucket.Debit(kTenOne, 10, kStart, ToTicks(100s), kStart + 1s, waste, kWindow);
+  CHECK(bucket.Level(kTenOne, kStart + 1s) == Approx(-10).margin(1e-3));
+  bucket.Credit(kTenOne, 10, kStart + 1s);
+  bucket.Credit(kTenOne, 5, kStart + 13s);
+  CHECK(bucket.Uncapped(kTenOne, kStart + 13s) == Approx(12).margin(1e-3));
 }
 
 TEST_CASE("another shape keeps the tokens that were spent") {

@@ -251,13 +251,13 @@ TEST_CASE("hold: an end without settlement gives everything back") {
   CHECK_FALSE(h.holds->EndSome(kNow + 1s - 1ns, 8));
   CHECK(h.holds->counts().expired == 0);
   CHECK_FALSE(h.holds->EndSome(kNow + 1s, 8));
-  CHECK(h.Level("b") == 1000);
+  CHECK(h.host.Level("b", kNow + 1s) == 1000);
   CHECK(h.holds->next() == kNow + 2s);
   h.holds->Leave(holder);
   CHECK(h.holds->next() == Instant());
   CHECK_FALSE(h.holds->EndSome(kNow + 1s, 8));
   CHECK(h.holds->next() == kNow + 2s);
-  CHECK(h.Level("c") == 1000);
+  CHECK(h.host.Level("c", kNow + 1s) == 1000);
   CHECK(h.Level("a") == 990);
   CHECK_FALSE(h.holds->EndSome(kNow + 2s, 8));
   CHECK(h.Level("a") == Approx(1000));
@@ -303,8 +303,8 @@ TEST_CASE("hold: where many end at once, some end at a time, and what has run ou
   CHECK(h.holds->EndSome(now, 12));
   CHECK_FALSE(h.holds->EndSome(now, 1));
   CHECK(h.holds->counts().released == 20);
-  CHECK(h.Level("out") == 1000);
-  CHECK(h.Level("left") == 1000);
+  CHECK(h.host.Level("out", now) == 1000);
+  CHECK(h.host.Level("left", now) == 1000);
   CHECK(h.holds->next() == Instant::max());
 }
 
@@ -319,7 +319,7 @@ TEST_CASE("hold: settlements that come late or again change nothing and say what
   const HoldId late = h.Hold("b", 500, 1s);
   h.holds->EndSome(kNow + 1s, 8);
   CHECK(h.Commit(late, 100, kNow + 2s) == HoldState::kExpired);
-  CHECK(h.Level("b") == 1000);
+  CHECK(h.host.Level("b", kNow + 1s) == 1000);
   CHECK(h.Commit(a + (HoldId{1} << 40), 1) == HoldState::kNone);
   CHECK(h.holds->counts().repeated == 4);
   CHECK(h.holds->counts().unknown == 1);

@@ -167,7 +167,7 @@ void Debits::CreditPeer(const ToldEntry& told, Slot* slot, const Terms& terms, C
   peers_.counts().returned += tokens;
   if (core_.site_sums != nullptr) core_.site_sums->TakeBack(told.hash, tokens);
   if (slot == nullptr) return;
-  slot->bucket.Credit(terms.limit->shape, tokens);
+  slot->bucket.Credit(terms.limit->shape, tokens, now);
   const TagAt its{told.tag, told.hash, *terms.limit, slot};
   ways_.With(*terms.limit, [&](auto& way) { way.PeerGaveBack(its, tokens, now); });
 }

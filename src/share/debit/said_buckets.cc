@@ -136,25 +136,25 @@ void SaidBuckets::HearNear(const Entries& entries, std::size_t first, std::size_
 }
 
 // The bucket as the peers know it: without the hits that no report has carried yet, and without what is lent.
-Bucket SaidBuckets::KnownToPeers(const Tag& tag, const Slot& slot) const {
+Bucket SaidBuckets::KnownToPeers(const Tag& tag, const Slot& slot, Instant now) const {
   const Limit& limit = core_.limit(slot.limit);
   Bucket known = slot.bucket;
-  known.Credit(limit.shape, slot.unreported.hits());
-  if (core_.loans.any()) known.Credit(limit.shape, Loans::Out(core_.loans.Of(core_.table->Hash(tag))));
+  known.Credit(limit.shape, slot.unreported.hits(), now);
+  if (core_.loans.any()) known.Credit(limit.shape, Loans::Out(core_.loans.Of(core_.table->Hash(tag))), now);
   return known;
 }
 
 bool SaidBuckets::AddOwned(const Tag& tag, const Slot& slot, Instant now, Entries& out) const {
   if (!core_.limit(slot.limit).shared) return true;
   const auto left =
-      std::chrono::ceil<std::chrono::microseconds>(KnownToPeers(tag, slot).UntilFull(now)).count();
+      std::chrono::ceil<std::chrono::microseconds>(KnownToPeers(tag, slot, now).UntilFull(now)).count();
   return left == 0 || AddSaidTag(*core_.rules, tag, slot.limit, static_cast<std::uint64_t>(left), {}, out);
 }
 
 bool SaidBuckets::AddBucket(const Tag& tag, const Slot& slot, Instant now, Entries& out) const {
   const Limit& limit = core_.limit(slot.limit);
   if (!limit.shared) return true;
-  const Bucket known = KnownToPeers(tag, slot);
+  const Bucket known = KnownToPeers(tag, slot, now);
   auto left = std::chrono::ceil<std::chrono::microseconds>(known.UntilFull(now)).count();
   // What this host has made of an owner's word is nowhere else if the owner asks because it has lost it.
   if (const auto level = ways_.With(limit, [&](auto& way) { return way.LevelByOwner(core_.table->Hash(tag)); })) {

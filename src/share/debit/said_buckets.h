@@ -48,7 +48,7 @@ class SaidBuckets {
   void MergeOne(const ToldEntry& told, Instant at, Instant now);
   Bucket BucketOf(const ToldEntry& told, Instant at, std::uint64_t hits, Instant now) const;
   std::uint64_t UntoldOf(const ToldEntry& told) const;
-  Bucket KnownToPeers(const Tag& tag, const Slot& slot) const;
+  Bucket KnownToPeers(const Tag& tag, const Slot& slot, Instant now) const;
   void AdoptOne(const ToldEntry& told, double demand, Tokens foretold, Instant at, Instant now);
 
   LimiterCore& core_;
