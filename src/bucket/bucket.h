@@ -91,8 +91,9 @@ class Bucket {
   }
 
   // Subtracts `hits` that were served elsewhere at `when`, as if they had been charged then: refill wasted since pays
-  // for them first (waste.h). The debt ends up at most `debt_max`, in ticks: tokens x shape.interval.
-  void Debit(const Shape& shape, std::uint64_t hits, Instant when, Ticks debt_max, Instant now, Waste& waste,
+  // for them first (waste.h). The debt ends up at most `debt_max`, in ticks: tokens x shape.interval. Returns what that
+  // leaves uncharged, in ticks.
+  Ticks Debit(const Shape& shape, std::uint64_t hits, Instant when, Ticks debt_max, Instant now, Waste& waste,
              Ticks window) {
     const Ticks at = ToTicks(when), price = Price(shape, hits);
     Ticks charged = std::max(full_at_, at) + price;
@@ -101,11 +102,11 @@ class Bucket {
     } else {
       charged -= waste.Pay(price, at, std::min(full_at_, ToTicks(now)), window);
     }
-    SetWithFloor(shape, charged, debt_max, now);
+    return SetWithFloor(shape, charged, debt_max, now);
   }
 
-  // Subtracts `hits` of which wasted refill pays for `paid`, by a better account than the bucket's own.
-  void DebitPaid(const Shape& shape, std::uint64_t hits, Tokens paid, Ticks debt_max, Instant now, Waste& waste,
+  // The same of `hits` of which wasted refill pays for `paid`, by a better account than the bucket's own.
+  Ticks DebitPaid(const Shape& shape, std::uint64_t hits, Tokens paid, Ticks debt_max, Instant now, Waste& waste,
                  Ticks window) {
     const Ticks at = ToTicks(now), price = Price(shape, hits), refill = std::min(price, TicksOf(paid, shape));
     if (full_at_ <= at) {
@@ -113,7 +114,7 @@ class Bucket {
     } else {
       static_cast<void>(waste.Pay(refill, at - refill, at, window));    // nobody is to be paid by it again
     }
-    SetWithFloor(shape, std::max(full_at_, at) + price - refill, debt_max, now);
+    return SetWithFloor(shape, std::max(full_at_, at) + price - refill, debt_max, now);
   }
 
   // Takes over a peer's bucket that will be full at `full_at`, if it is emptier, after `hits` that the peer has not
@@ -221,10 +222,11 @@ class Bucket {
     return __builtin_mul_overflow(shape.interval, cost, &price) ? kFarTicks : std::min(price, kFarTicks);
   }
 
-  // Debt never falls below the floor, nor rises because of it.
-  void SetWithFloor(const Shape& shape, Ticks full_at, Ticks debt_max, Instant now) {
+  // Debt never falls below the floor, nor rises because of it. Returns what would be below.
+  Ticks SetWithFloor(const Shape& shape, Ticks full_at, Ticks debt_max, Instant now) {
     const Ticks floor = ToTicks(now) + shape.depth + std::min(debt_max, kFarTicks);
     full_at_ = std::min(full_at, std::max(full_at_, floor));
+    return full_at - full_at_;
   }
 
   Ticks full_at_ = kLongAgo;

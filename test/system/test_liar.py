@@ -261,6 +261,19 @@ class BesideHits(SystemTest):
             self.assertAlmostEqual(a.level("held"), BURST - 3, delta=0.1)
             self.assertEqual((a.stats()["tokens_returned"], a.stats()["returns_disbelieved"]), (7, 0))
 
+    def test_a_peer_gives_back_no_tokens_that_others_have_spent(self):
+        with fleet_with_liar(rule(burst=10, rate=0.001)) as (hosts, liar):
+            a = hosts[0]
+            served = 0
+            for turn in range(3):
+                served += a.served("x", 12)
+                for _ in range(8):    # as deep as debt goes, and more
+                    liar.say(a, "report", entries=[("x", 10)], besides={"returnable": [10]})
+                wait_until(lambda: a.level("x") < -29.9, "the lies are charged")
+                liar.say(a, "report", entries=[("x", 0)], besides={"back": [80]})
+                wait_until(lambda n=turn: a.stats()["tokens_returned"] >= 30 * (n + 1), "what was charged is given back")
+            self.assertEqual(served, 10)
+
     def test_the_last_word_about_places_counts_though_the_one_before_comes_behind_it(self):
         for before, last in ((10, 0), (1, 10)):
             with fleet_with_liar(rule(burst=BURST, rate=0.001, in_flight=10)) as (hosts, liar):

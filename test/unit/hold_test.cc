@@ -533,6 +533,22 @@ TEST_CASE("hold: what comes back counts as well where the report of its hits was
   CHECK(b.Level("lie") == Approx(700));
 }
 
+TEST_CASE("hold: hits that the floor of debt forgives do not come back") {
+  const std::string rules = "[[rule]]\nburst=10\nrate=0.001\n" + std::string(GENERATE("", "share=\"forecast\"\n"));
+  Holding b(rules.c_str());
+  b.debits().ShareWith(1, 1s);
+  REQUIRE(b.host.Serves("a", kNow, 10));
+  Entries lie, back;
+  REQUIRE(lie.Add({"a", false}, 10, 0, {.returnable = 10}));
+  for (int i = 0; i < 8; ++i) b.Hear(lie);
+  CHECK(b.Level("a") == Approx(-20).margin(0.01));
+  REQUIRE(back.Add({"a", false}, 0, 0, {.back = 80}));
+  b.Hear(back);
+  CHECK(b.Level("a") == Approx(0).margin(0.01));
+  CHECK(b.debits().peers().counts().returned == 20);
+  CHECK(b.debits().peers().counts().returns_disbelieved == 60);
+}
+
 TEST_CASE("hold: from the first tokens of a rule that come back on, those of every tag may, and no more") {
   Holding b;
   b.debits().ShareWith(1, 1s);

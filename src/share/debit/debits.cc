@@ -107,7 +107,7 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
     const std::uint64_t hits = std::min(entry.value, terms.hits_max * speaker.hosts), beyond = entry.value - hits;
     peers_.counts().hits_disbelieved += beyond, heard.counts.hits_disbelieved += beyond;
     const Instant began = std::clamp(from + phase * entry.phase, now - terms.horizon, now);
-    Slot* const slot = DebitOne(
+    const Booked booked = DebitOne(
         told, terms,
         {peer, static_cast<double>(hits), demand, began, std::min(to, now), speaker.abroad, speaker.period}, now);
     if (terms.limit->delay != Duration::zero() && hits != 0) turns_.Hear(told.hash, terms.limit->shape, now);
@@ -115,11 +115,11 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
       core_.site_sums->Add(told.hash, entries.tag(entry), hits, ToTicks(began));
     }
     if (core_.among != nullptr && hits != 0) NoteAmong(told, *terms.limit, hits, speaker, now);
-    const std::uint64_t said = rare ? std::min(entries.returnable(entry), hits) : 0;
-    const std::uint64_t may = terms.totals->some_back ? hits : said;
+    const std::uint64_t said = rare ? std::min(entries.returnable(entry), booked.hits) : 0;
+    const std::uint64_t may = terms.totals->some_back ? booked.hits : said;
     if (may == 0) return;
     returnable_hits_.Told(told.hash, from_whom, may, said != 0, now);
-    CreditPeer(told, slot, terms, returnable_hits_.TakeAwaited(told.hash, from_whom, may, speaker.place), now);
+    CreditPeer(told, booked.slot, terms, returnable_hits_.TakeAwaited(told.hash, from_whom, may, speaker.place), now);
   });
   HearAmong(speaker, now);
 }
@@ -207,25 +207,26 @@ std::uint32_t Debits::PlacesHere(const Tag& tag, std::uint64_t hash, const Limit
   return limit.in_flight - std::min(core_.gauges->Elsewhere(hash, now), limit.in_flight);
 }
 
-// Charges the bucket, and shows the certificate what came of it. Returns where it lies; null: there is no room for it.
-Slot* Debits::DebitOne(const ToldEntry& told, const Terms& terms, const PeerWord& word, Instant now) {
+// Charges the bucket, and shows the certificate what came of it.
+Debits::Booked Debits::DebitOne(const ToldEntry& told, const Terms& terms, const PeerWord& word, Instant now) {
   const Limit& limit = *terms.limit;
   const TagAt at{told.tag, told.hash, limit, told.slot};
   const Heed heed = ways_.With(limit, [&](auto& way) { return way.Hear(word, at, now); });
-  if (word.hits == 0) return told.slot;
+  if (word.hits == 0) return {told.slot, 0};
   const auto hits = static_cast<std::uint64_t>(word.hits);
   Bucket fresh;
   Waste never;
   Bucket& bucket = told.slot != nullptr ? told.slot->bucket : fresh;
   Waste& waste = told.slot != nullptr ? told.shard.waste(told.slot) : never;
   const Bucket before = bucket;
+  Ticks forgiven = 0;
   if (word.when < core_.began) {    // this process has spent nothing since: all refill of that time may pay
     const Ticks window = std::max(core_.waste_window, ToTicks(now) - ToTicks(word.when));
-    bucket.Debit(limit.shape, hits, word.when, terms.max_debt, now, waste, window);
+    forgiven = bucket.Debit(limit.shape, hits, word.when, terms.max_debt, now, waste, window);
   } else if (heed.paid.has_value()) {
-    bucket.DebitPaid(limit.shape, hits, *heed.paid, terms.max_debt, now, waste, core_.waste_window);
+    forgiven = bucket.DebitPaid(limit.shape, hits, *heed.paid, terms.max_debt, now, waste, core_.waste_window);
   } else {
-    bucket.Debit(limit.shape, hits, word.when, terms.max_debt, now, waste, core_.waste_window);
+    forgiven = bucket.Debit(limit.shape, hits, word.when, terms.max_debt, now, waste, core_.waste_window);
   }
   terms.totals->hits += hits;
   all_totals_.hits += hits;
@@ -233,15 +234,23 @@ Slot* Debits::DebitOne(const ToldEntry& told, const Terms& terms, const PeerWord
   if (slot == nullptr) {
     slot = peers_.Store(told, bucket, waste, Source::Peer(word.from_whom()), now);
   }
-  const bool drained = bucket.IsNearLimit(limit.shape, now);
-  if (!drained && !certificate_.Knows(told.hash)) return slot;
-  const Tokens made = drained ? DebtMade(before, bucket, terms, now) : 0;
+  Show(told, terms, word, heed, {before, bucket, slot}, now);
+  const Ticks interval = limit.shape.interval, uncharged = (forgiven + interval - 1) / interval;
+  return {slot, slot != nullptr ? hits - std::min(hits, static_cast<std::uint64_t>(uncharged)) : 0};
+}
+
+void Debits::Show(const ToldEntry& told, const Terms& terms, const PeerWord& word, const Heed& heed,
+                  const Change& change, Instant now) {
+  const Limit& limit = *terms.limit;
+  const bool drained = change.after.IsNearLimit(limit.shape, now);
+  if (!drained && !certificate_.Knows(told.hash)) return;
+  const Tokens made = drained ? DebtMade(change.before, change.after, terms, now) : 0;
   Certificate::Hits seen{word.hits, word.when, heed.hits_from, heed.hits_to, false, heed.refused, made};
-  if (certificate_.Served(told.hash, seen, now) || !drained || slot == nullptr) return slot;
-  const TagLook look = TagLookOf(core_, limit, bucket.Level(limit.shape, now));
-  seen.paid = std::max(word.hits - std::max(before.Level(limit.shape, word.when), 0.0) - made, 0.0);
-  certificate_.Drained(told.hash, told.tag, look, seen, heed.told_at_once ? 0 : slot->unreported.hits(), now);
-  return slot;
+  if (certificate_.Served(told.hash, seen, now) || !drained || change.slot == nullptr) return;
+  const TagLook look = TagLookOf(core_, limit, change.after.Level(limit.shape, now));
+  seen.paid = std::max(word.hits - std::max(change.before.Level(limit.shape, word.when), 0.0) - made, 0.0);
+  const Tokens untold = heed.told_at_once ? 0 : change.slot->unreported.hits();
+  certificate_.Drained(told.hash, told.tag, look, seen, untold, now);
 }
 
 // ---- The other way ----

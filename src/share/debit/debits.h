@@ -144,7 +144,20 @@ class Debits final : public Way {
   void NoteAmong(const ToldEntry& told, const Limit& limit, std::uint64_t hits, const Speaker& speaker, Instant now);
   void HearAmong(const Speaker& speaker, Instant now);
   bool IsNew(const ToldEntry& told, const Limit& limit, double demand);
-  Slot* DebitOne(const ToldEntry& told, const Terms& terms, const PeerWord& word, Instant now);
+  // Where the bucket lies, and hits that it was charged with.
+  struct Booked {
+    Slot* slot;    // null: there is no room for it
+    std::uint64_t hits;
+  };
+  Booked DebitOne(const ToldEntry& told, const Terms& terms, const PeerWord& word, Instant now);
+  // What hits of a peer made of a bucket.
+  struct Change {
+    const Bucket& before;
+    const Bucket& after;
+    const Slot* slot;    // null: there is no room for it
+  };
+  void Show(const ToldEntry& told, const Terms& terms, const PeerWord& word, const Heed& heed, const Change& change,
+            Instant now);
   Terms TermsOf(LimitIndex index, Duration interval);
   Duration Horizon(const Limit& limit) const;
   Ticks ServedMax(const Limit& limit, Duration interval) const;
