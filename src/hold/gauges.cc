@@ -35,9 +35,10 @@ void Gauges::Recount(Gauge& gauge, std::uint64_t hash, Instant now) {
   gauge.elsewhere = 0;
   gauge.recount_at = Instant::max();
   ForEachHeard(hash, [&](std::size_t at) {
-    if (heard_[at].until <= now) return heard_.Remove(at);
-    gauge.elsewhere += heard_[at].places;
-    gauge.recount_at = std::min(gauge.recount_at, heard_[at].until);
+    const Word& word = heard_[at].word;
+    if (word.until <= now) return heard_.Remove(at);
+    gauge.elsewhere += word.places;
+    gauge.recount_at = std::min(gauge.recount_at, word.until);
   });
 }
 
@@ -111,31 +112,58 @@ void Gauges::Changed(std::uint64_t hash) {
 
 // ---- Peers ----
 
+// How many words of a set are the peer's.
+std::size_t Gauges::HeardNear(std::uint64_t key, std::uint32_t peer) const {
+  return heard_.CountNear(key, [&](const Heard& its) { return its.peer == peer; });
+}
+
 // Keeps the word in place of the one before. That nothing is taken is kept only where an earlier word may yet come, and
-// takes no room from what is taken. False: there is no room.
-bool Gauges::Keep(std::uint64_t key, const Word& word, Instant now) {
-  const auto worth = [&](std::size_t place) {
-    const Word& its = heard_[place];
-    return its.until <= now || its.places == 0 ? std::optional(its.until > now) : std::nullopt;
-  };
+// takes no room from what is taken. In a full set a word of the peer that has most there makes room for one of a peer
+// with less. False: there is no room.
+bool Gauges::Keep(std::uint64_t hash, std::uint32_t peer, const Word& word, Instant now) {
+  const std::uint64_t key = KeyOf(hash, peer);
   const bool matters = word.places != 0 || word.in.missing != 0;
-  const std::size_t at = matters ? heard_.FindOrPut(key, worth) : heard_.Find(key);
+  std::size_t at = heard_.Find(key);
+  if (at == Heards::kNone && matters) {
+    const std::size_t ours = HeardNear(key, peer);
+    at = heard_.RoomFor(key, [&](std::size_t place) -> std::optional<std::size_t> {
+      const Heard& its = heard_[place];
+      if (its.word.until <= now || its.word.places == 0) return std::size_t{its.word.until > now};
+      const std::size_t theirs = HeardNear(key, its.peer);
+      return word.places != 0 && theirs > ours + 1 ? std::optional(2 + kHeardWays - theirs) : std::nullopt;
+    });
+    if (at != Heards::kNone) Displace(at, hash, now);
+    if (at != Heards::kNone) heard_.Put(at, key);
+  }
   if (at == Heards::kNone) {
     if (word.places == 0) return true;
     crowded_.fetch_add(1, std::memory_order_relaxed);
     return false;
   }
-  heard_[at] = word;
+  heard_[at] = {word, peer};
   if (!matters) heard_.Remove(at);
   return true;
 }
 
+// What was said there counts no longer, since a word about the tag of that hash takes its place.
+void Gauges::Displace(std::size_t heard, std::uint64_t hash, Instant now) {
+  if (heard_.HashAt(heard) == 0) return;
+  const Heard its = heard_[heard];
+  const std::uint64_t other = HashOf(heard_.HashAt(heard), its.peer);
+  heard_.Remove(heard);
+  if (its.word.places == 0 || its.word.until <= now) return;
+  crowded_.fetch_add(1, std::memory_order_relaxed);
+  const std::size_t at = tags_.Find(other);
+  if (at == Tags::kNone || other == hash) return;
+  Recount(tags_[at], other, now);
+  RemoveIfDone(at);
+}
+
 bool Gauges::Hear(const Tag& tag, std::uint64_t hash, std::uint32_t peer, const Word& word, Instant now) {
-  const std::uint64_t key = KeyOf(hash, peer);
-  const std::size_t known = heard_.Find(key);
-  if (known != Heards::kNone && word.in.before(heard_[known].in)) return true;
+  const std::size_t known = heard_.Find(KeyOf(hash, peer));
+  if (known != Heards::kNone && word.in.before(heard_[known].word.in)) return true;
   std::size_t at = tags_.Find(hash);
-  if (at == Tags::kNone && word.places == 0) return Keep(key, word, now);
+  if (at == Tags::kNone && word.places == 0) return Keep(hash, peer, word, now);
   if (at == Tags::kNone) {
     at = PlaceOf(tag, hash, RoomElsewhere(hash, peer, now));
     if (at == Tags::kNone) return false;
@@ -148,7 +176,7 @@ bool Gauges::Hear(const Tag& tag, std::uint64_t hash, std::uint32_t peer, const 
   } else if (peer != kOwner) {
     Exceed(sites_, peer - Site(0));
   }
-  if (!Keep(key, word, now)) return false;
+  if (!Keep(hash, peer, word, now)) return false;
   Recount(tags_[at], hash, now);
   RemoveIfDone(at);
   return true;
@@ -172,7 +200,7 @@ std::optional<Tag> Gauges::TagOf(std::uint64_t hash) const {
 
 std::uint32_t Gauges::OfPeer(std::uint64_t hash, std::uint32_t peer, Instant now) const {
   const std::size_t at = heard_.Find(KeyOf(hash, peer));
-  return at != Heards::kNone && heard_[at].until > now ? heard_[at].places : 0;
+  return at != Heards::kNone && heard_[at].word.until > now ? heard_[at].word.places : 0;
 }
 
 std::uint32_t Gauges::OfSites(std::uint64_t hash, Instant now) const {

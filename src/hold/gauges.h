@@ -7,7 +7,7 @@
 //
 // Both tables are bounded. A tag that is taken here makes room among those that only peers have taken; where all tags
 // of a set are taken here, another one has no place. Peers share the places that are left: a tag of the one that has
-// most of a set makes room for the others'.
+// most of a set makes room for the others', and so does a word of the one that has most of a set of words.
 #pragma once
 
 #include <atomic>
@@ -134,13 +134,18 @@ class Gauges {
     bool to_announce = false;
   };
   using Tags = ToldTable<Gauge, kWays>;
-  using Heards = SideTable<Word, kHeardWays>;
+  struct Heard {
+    Word word{};
+    std::uint32_t peer = 0;
+  };
+  using Heards = SideTable<Heard, kHeardWays>;
   using Worth = std::pair<std::size_t, std::uint32_t>;    // of a tag that makes room: the least goes
 
   // The bits that choose the shard stay the tag's.
   static std::uint64_t KeyOf(std::uint64_t hash, std::uint32_t peer) {
     return hash ^ (std::uint64_t{peer} + 1) * 0x9e3779b97f4a7c15 >> 8;
   }
+  static std::uint64_t HashOf(std::uint64_t key, std::uint32_t peer) { return KeyOf(key, peer); }    // its own inverse
   std::size_t OfPeerNear(std::uint64_t hash, std::uint32_t peer) const;
   std::size_t RoomHere(std::uint64_t hash) const;
   std::size_t RoomElsewhere(std::uint64_t hash, std::uint32_t peer, Instant now);
@@ -150,7 +155,9 @@ class Gauges {
   void RemoveIfDone(std::size_t place);
   template <class Use>
   void ForEachHeard(std::uint64_t hash, Use&& use);
-  bool Keep(std::uint64_t key, const Word& word, Instant now);
+  bool Keep(std::uint64_t hash, std::uint32_t peer, const Word& word, Instant now);
+  std::size_t HeardNear(std::uint64_t key, std::uint32_t peer) const;
+  void Displace(std::size_t heard, std::uint64_t hash, Instant now);
   void Recount(Gauge& gauge, std::uint64_t hash, Instant now);
 
   Tags tags_{kTags};

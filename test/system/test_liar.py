@@ -274,6 +274,24 @@ class BesideHits(SystemTest):
                 wait_until(lambda n=turn: a.stats()["tokens_returned"] >= 30 * (n + 1), "what was charged is given back")
             self.assertEqual(served, 10)
 
+    def test_several_peers_that_tell_of_ever_more_places_leave_others_theirs(self):
+        with fleet_with_liars(4, rule(burst=1000, rate=100.0, in_flight=10)) as (hosts, peers):
+            a = hosts[0]
+            *liars, honest = peers
+            for start in range(0, 20_000, 2000):
+                for liar in liars:
+                    liar.say(a, "report", entries=[(f"lie-{i}", 0) for i in range(start, start + 2000)],
+                             besides={"places": [1] * 2000}, period=300 * 10**9)
+            wait_until(lambda: a.stats()["places_crowded"] > 10_000, "there is no room for more")
+            jobs = [f"job-{i}" for i in range(100)]
+            honest.say(a, "report", entries=[(job, 0) for job in jobs], besides={"places": [10] * 100},
+                       period=60 * 10**9)
+
+            def unheard():
+                with a.admin_session() as admin:
+                    return sum(admin.ask_json(f"show {job}")["places_here"] > 0 for job in jobs)
+            wait_until(lambda: unheard() < 10, "what the honest one says counts")
+
     def test_the_last_word_about_places_counts_though_the_one_before_comes_behind_it(self):
         for before, last in ((10, 0), (1, 10)):
             with fleet_with_liar(rule(burst=BURST, rate=0.001, in_flight=10)) as (hosts, liar):

@@ -249,6 +249,27 @@ TEST_CASE("places: a peer that claims ever more tags leaves others, and this hos
   CHECK(known > 1900);
 }
 
+TEST_CASE("places: several peers that claim ever more tags leave what others say of theirs its room") {
+  Gauges gauges;
+  Prng prng(6);
+  std::vector<std::uint64_t> lies(30'000), theirs(250);
+  const auto lie = [&] {
+    for (std::uint32_t peer = 0; peer < 4; ++peer) {
+      for (const std::uint64_t hash : lies) gauges.Hear({"lie"}, hash, peer, {1'000'000, kNow + 1s}, kNow);
+    }
+  };
+  for (std::uint64_t& hash : lies) hash = prng.Next() | 1;
+  lie();
+  for (std::uint64_t& hash : theirs) {
+    hash = prng.Next() | 1;
+    gauges.Hear({"theirs"}, hash, 4, {5, kNow + 1s}, kNow);
+  }
+  lie();
+  int known = 0;
+  for (const std::uint64_t hash : theirs) known += gauges.Elsewhere(hash, kNow) == 5;
+  CHECK(known > 225);
+}
+
 TEST_CASE("places: counts of several threads add up") {
   Host host("[[rule]]\nburst=1000000\nrate=1000\nin_flight=1000000\n", 4);
   constexpr int kThreads = 4, kEach = 20'000;
