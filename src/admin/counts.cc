@@ -424,8 +424,9 @@ constexpr Count kCounts[] = {
     {"quota_forgotten", "", "Tags forgotten before their period had ended, for want of room: raise quota.memory.",
      AT(quotas.forgotten)},
     {"quota_crowded", "", "What other hosts said and there was no room for: raise quota.memory.", AT(quotas.crowded)},
-    {"quota_disbelieved", "", "Times that two hosts said of one count what had come back of it, so that neither counts, or that a host said "
-     "what all have counted and does not own the tag.",
+    {"quota_disbelieved", "",
+     "Times that two hosts said of one count what had come back of it, so that neither counts; that a host said it of "
+     "another site's; or that a host said what all have counted and does not own the tag.",
      AT(quotas.disbelieved)},
     {"holds", "", "Holds that are open now.", AT(process.holds.open), kGauge},
     {"holds_max", "", "How many may be: hold.max_holds.", AT(process.holds.max), kGauge},

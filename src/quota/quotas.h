@@ -59,7 +59,8 @@ struct QuotaCounts {
   std::uint64_t other_period = 0;    // that were of a period that is over, or far away
   std::uint64_t forgotten = 0;       // tags that made room before their period had ended
   std::uint64_t crowded = 0;         // words that there was no room for
-  std::uint64_t disbelieved = 0;     // words about what came back, by two hosts for one counter; of all, by no owner
+  std::uint64_t disbelieved = 0;     // words about what came back, by two hosts for one counter, or by a host for
+                                     // another site's; of all, by no owner
 };
 
 class Quotas {
@@ -98,6 +99,8 @@ class Quotas {
   // The owner of the tag, a peer as well, says so of all hosts. False: it does not count.
   bool HearOwner(const Tag& tag, std::uint64_t hash, const Limit& limit, const QuotaWord& word, std::uint32_t peer,
                  Instant now);
+  // Somebody said what came back of a count that only others may speak of.
+  void Disbelieve() { disbelieved_.fetch_add(1, std::memory_order_relaxed); }
   bool Knows(std::uint64_t hash) const { return tags_.Find(hash) != Tags::kNone; }
 
   // What the owner of the tag says of all hosts. None: nothing is used.

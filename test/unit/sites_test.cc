@@ -89,8 +89,9 @@ class Owner {
         [](const QuotaCalendar&) { return QuotaPeriods{0, 86'400, 2 * 86'400, kBegin + 24h}; }, kBegin));
   }
   // Its host says something of the tag beside hits; a site does.
-  void HearSay(const std::string& tag, const Besides& said, Instant now) {
-    PushSay(from_peers_, 7, tag, said, now);
+  void HearSay(const std::string& tag, const Besides& said, Instant now) { HearHostSay(7, tag, said, now); }
+  void HearHostSay(std::uint32_t host, const std::string& tag, const Besides& said, Instant now) {
+    PushSay(from_peers_, host, tag, said, now);
     RunAt(now);
   }
   void HearSiteSay(std::uint32_t site, const std::string& tag, const Besides& said, Instant now) {
@@ -397,6 +398,24 @@ TEST_CASE("of a quota other sites are told what all hosts of this one have count
   CHECK(told.size() >= 1);
   CHECK(told.size() <= 3);
   for (const QuotaWord& again : told) CHECK(again == word);
+}
+
+TEST_CASE("no host of this site takes back what another site has counted of a quota") {
+  constexpr std::uint64_t kSite = 5;
+  Owner owner("quota = 1000\nper = \"day\"\n");
+  owner.KeepQuotas();
+  owner.RunAt(kBegin + 1s);
+  const auto used = [&] { return owner.Used("a", kBegin + 1s); };
+  owner.HearSiteSay(0, "a", {.quota = QuotaWord{kSite, 0, 400, 30}}, kBegin + 1s);
+  for (std::uint32_t host = 0; host < 3; ++host) {
+    owner.HearHostSay(host, "a", {.quota = QuotaWord{kSite, 0, 400, 400}}, kBegin + 1s);
+    CHECK(used() == 370);
+  }
+  CHECK(owner.host().limiter->ways().quotas()->counts().disbelieved == 3);
+  owner.HearSiteSay(0, "a", {.quota = QuotaWord{kSite, 0, 450, 80}}, kBegin + 1s);
+  CHECK(used() == 370);
+  owner.HearHostSay(0, "a", {.quota = QuotaWord{kSite, 0, 420, {}}}, kBegin + 1s);    // passes on what it has heard
+  CHECK(used() == 420);
 }
 
 TEST_CASE("of places other sites are told how many all hosts of this one have, at once where few are left") {

@@ -119,7 +119,7 @@ bool BesideHits::Hear(const Entries& entries, const ToldEntry& told, HeardPeer& 
     const Instant until = std::min(to, now) + PlacesBelief(PeriodOf(peer));
     HearPlaces(told, peer, of, *places, until, speaker.place, now);
   } else if (const auto word = entries.quota(entry)) {
-    HearQuota(told, peer, *word, now);
+    HearQuota(told, peer, *word, speaker, now);
   } else if (const auto member = entries.member(entry)) {
     HearMember(told, *member, speaker, now);
   } else {
@@ -179,9 +179,15 @@ void BesideHits::Bar(std::uint32_t peer, Instant now) {
   if (core_.gauges != nullptr) core_.gauges->Forget(core_.ShardLock(), peer, now);
 }
 
-void BesideHits::HearQuota(const ToldEntry& told, HeardPeer& peer, const QuotaWord& word, Instant now) {
+// Where other sites are heard they say themselves what came back of what they have counted. Hosts pass their counts on,
+// and one of them that says more would take back what a whole site has used.
+void BesideHits::HearQuota(const ToldEntry& told, HeardPeer& peer, const QuotaWord& word, const Speaker& speaker,
+                           Instant now) {
   Quotas* const quotas = QuotasFor(told, peer, now);
-  if (quotas != nullptr) quotas->Hear(told.tag, told.hash, core_.limit(told.index), word, peer.number, now);
+  if (quotas == nullptr) return;
+  const bool of_site = word.counter != kAllHosts && word.counter < kHostCounters;
+  if (of_site && word.back.has_value() && core_.site_sums != nullptr && !speaker.abroad) return quotas->Disbelieve();
+  quotas->Hear(told.tag, told.hash, core_.limit(told.index), word, peer.number, now);
 }
 
 // The tag is divided here among its members, of which the peer has told one. While its bucket is full nobody is cut.

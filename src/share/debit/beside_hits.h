@@ -65,7 +65,7 @@ class BesideHits {
   Duration PeriodOf(const HeardPeer& peer) const;
   void HearPlaces(const ToldEntry& told, HeardPeer& peer, std::uint32_t of, std::uint64_t places, Instant until,
                   const ReportPlace& in, Instant now);
-  void HearQuota(const ToldEntry& told, HeardPeer& peer, const QuotaWord& word, Instant now);
+  void HearQuota(const ToldEntry& told, HeardPeer& peer, const QuotaWord& word, const Speaker& speaker, Instant now);
   void HearMember(const ToldEntry& told, const MemberWord& word, const Speaker& speaker, Instant now);
   Quotas* QuotasFor(const ToldEntry& told, HeardPeer& peer, Instant now);
 
