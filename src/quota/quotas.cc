@@ -206,12 +206,14 @@ std::size_t Quotas::OfPeerNear(std::uint64_t hash, std::uint32_t peer) const {
   return tags_.CountNear(hash, [&](const Entry& its) { return its.by == peer; });
 }
 
-// What a tag is worth where one is served here.
+// What a tag is worth where one is served here. Where peers' tags crowd a set, that of the peer with most goes first.
 std::optional<Quotas::Worth> Quotas::WorthHere(std::size_t place, Instant now) const {
   const Entry& its = tags_[place];
   if (IsOver(its, now)) return Worth(0, 0);
-  const bool crowds = its.by != kHere && OfPeerNear(tags_.HashAt(place), its.by) > kOfPeer;
-  return Worth(crowds ? 1 : 2, Used(its));
+  const std::uint64_t hash = tags_.HashAt(place);
+  const std::size_t theirs = its.by != kHere ? OfPeerNear(hash, its.by) : 0;
+  const bool crowds = theirs > kOfPeer || (theirs > 0 && kWays - OfPeerNear(hash, kHere) > kOfPeers);
+  return Worth(crowds ? 1 + kWays - theirs : 1 + kWays, Used(its));
 }
 
 // The same where the peer names one, or kNobody, by what a peer passes on. None: it stays.

@@ -184,7 +184,7 @@ class Quotas {
   static constexpr Duration kEarly = std::chrono::minutes(1);
   static constexpr std::uint64_t kNever = UINT64_MAX;
   static constexpr std::uint64_t kPeriodSecondsMax = 366 * 86400;
-  static constexpr std::size_t kOfPeer = 2;    // places of a set
+  static constexpr std::size_t kOfPeer = 2, kOfPeers = 3;    // places of a full set that one peer keeps, and all
   static constexpr std::uint32_t kHere = UINT32_MAX, kNobody = UINT32_MAX - 1;
 
   struct Entry {

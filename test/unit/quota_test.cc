@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <memory>
@@ -916,6 +917,26 @@ TEST_CASE("quota: a peer that names ever more tags leaves this host and others r
   for (int i = 0; i < 50; ++i) theirs += c.Standing("api:theirs" + std::to_string(i)).used >= 6;
   CHECK(exact >= 90);
   CHECK(theirs >= 35);
+}
+
+TEST_CASE("quota: several peers that name ever more tags leave this host room for its own") {
+  Counter c(kRules, 1024);
+  const auto lie = [&](int round) {
+    for (int i = 0; i < 4000; ++i) {
+      const auto peer = static_cast<std::uint32_t>(i % 4);
+      c.Hear("api:lie" + std::to_string(4000 * round + i), {kHostCounters + peer, DayOf(c), 1000, 0}, peer);
+    }
+  };
+  std::map<std::string, int> served;
+  for (int round = 0; round < 13; ++round) {
+    lie(round);
+    for (int i = 0; i < 100; ++i) {
+      const std::string tag = "api:mine" + std::to_string(i);
+      served[tag] += c.Serves(tag, 1);
+    }
+  }
+  const auto exact = std::ranges::count_if(served, [](const auto& its) { return its.second == 10; });
+  CHECK(exact >= 90);
 }
 
 TEST_CASE("quota: a peer that counts under ever more numbers leaves room for the tags of this host") {
