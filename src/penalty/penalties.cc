@@ -50,9 +50,10 @@ bool Penalties::HearRefusals(std::uint64_t hash, std::uint32_t peer, std::uint64
   return strikes_.Heard(hash, peer, refusals, terms, now, may) >= terms.after;
 }
 
-void Penalties::BeginHeard(const Tag& tag, std::uint64_t hash, const Penalty& terms, Instant now) {
-  if (table_->Find(hash) == Table::kNone && HeardFillSet(hash, now)) return Add(crowded_);
+void Penalties::BeginHeard(const Tag& tag, std::uint64_t hash, std::uint32_t peer, const Penalty& terms, Instant now) {
+  if (table_->Find(hash) == Table::kNone && !MakeRoomFor(hash, peer, now)) return Add(crowded_);
   Begin(tag, hash, terms, true, now);
+  if (const std::size_t at = table_->Find(hash); at != Table::kNone) (*table_)[at].peer = peer;
 }
 
 // A penalty that has ended is remembered for as long again as it lasted, where the next one is twice as long.
@@ -80,16 +81,38 @@ std::size_t Penalties::PlaceOf(std::uint64_t hash, Instant now) {
 
 // ---- Peers ----
 
-bool Penalties::HeardFillSet(std::uint64_t hash, Instant now) const {
-  const std::size_t first = table_->FirstNear(hash);
-  std::size_t heard = 0;
-  for (std::size_t place = first; place < first + kWays; ++place) {
-    heard += table_->HashAt(place) != 0 && Its(place).heard && Its(place).until > now;
-  }
-  return heard >= kHeardMax;
+// How many penalties of a set are in force by a peer's word and are such.
+template <class Is>
+std::size_t Penalties::HeardNear(std::uint64_t hash, Instant now, Is&& is) const {
+  return table_->CountNear(hash, [&](const PenaltyAt& its) { return its.heard && its.until > now && is(its); });
 }
 
-bool Penalties::Hear(const Tag& tag, std::uint64_t hash, const Penalty& terms, Instant until, Instant now) {
+bool Penalties::HeardFillSet(std::uint64_t hash, Instant now) const {
+  return HeardNear(hash, now, [](const PenaltyAt&) { return true; }) >= kHeardMax;
+}
+
+// Room for a penalty by the word of that peer: where peers have all of their places, the one of the peer with most of
+// them that ends first is forgotten. False: no other peer has more.
+bool Penalties::MakeRoomFor(std::uint64_t hash, std::uint32_t peer, Instant now) {
+  if (!HeardFillSet(hash, now)) return true;
+  const auto of = [&](std::uint32_t one) {
+    return HeardNear(hash, now, [&](const PenaltyAt& its) { return its.peer == one; });
+  };
+  std::size_t most = of(peer) + 1, chosen = Table::kNone;
+  for (std::size_t place = table_->FirstNear(hash), way = 0; way < kWays; ++way, ++place) {
+    if (table_->HashAt(place) == 0 || !Its(place).heard || Its(place).until <= now) continue;
+    const std::size_t theirs = of(Its(place).peer);
+    const bool sooner = chosen != Table::kNone && theirs == most && Its(place).until < Its(chosen).until;
+    if (theirs > most || sooner) most = theirs, chosen = place;
+  }
+  if (chosen == Table::kNone) return false;
+  table_->Remove(chosen);
+  Add(crowded_);
+  return true;
+}
+
+bool Penalties::Hear(const Tag& tag, std::uint64_t hash, std::uint32_t peer, const Penalty& terms, Instant until,
+                     Instant now) {
   const std::size_t known = table_->Find(hash);
   if (until <= now) {
     const bool in_force = known != Table::kNone && Its(known).until > now;
@@ -103,7 +126,7 @@ bool Penalties::Hear(const Tag& tag, std::uint64_t hash, const Penalty& terms, I
     return true;
   }
   if (known != Table::kNone && (Its(known).until >= until || Its(known).Lifted(until, terms))) return true;
-  if (known == Table::kNone && HeardFillSet(hash, now)) {
+  if (known == Table::kNone && !MakeRoomFor(hash, peer, now)) {
     Add(crowded_);
     return false;
   }
@@ -117,6 +140,7 @@ bool Penalties::Hear(const Tag& tag, std::uint64_t hash, const Penalty& terms, I
   its.lifted = its.would_end = Instant::min();
   its.tag = KeptTag(tag);
   its.heard = its.heard || !was_in_force;
+  its.peer = peer;
   Add(heard_);
   return true;
 }

@@ -9,7 +9,7 @@
 //
 // The table is bounded. A penalty in force never makes room; where all places of a set are taken, the tag is refused by
 // its limit alone. What peers say takes three places of the seven of a set, so a peer that lies keeps no penalty of this
-// host's out.
+// host's out. Peers share these: one of the peer that has most of them makes room for the others'.
 #pragma once
 
 #include <atomic>
@@ -51,6 +51,7 @@ struct PenaltyAt {
   Instant passed_at{};    // by an owner of tags, to all other hosts
   // When people lifted it, and when it would have ended: hosts that have not heard of that may tell of it still.
   Instant lifted = Instant::min(), would_end = Instant::min();
+  std::uint32_t peer = UINT32_MAX;    // the one that said so; UINT32_MAX: it is not known
 
   // It is in force, or ended no longer ago than it lasted.
   bool remembered(Instant now) const { return now < until + length; }
@@ -85,11 +86,11 @@ class Penalties {
   bool HearRefusals(std::uint64_t hash, std::uint32_t peer, std::uint64_t refusals, const Penalty& terms, Instant now,
                     const std::function<bool()>& may);
   // Begins it by what peers said; such penalties have as little room as those that peers tell of.
-  void BeginHeard(const Tag& tag, std::uint64_t hash, const Penalty& terms, Instant now);
+  void BeginHeard(const Tag& tag, std::uint64_t hash, std::uint32_t peer, const Penalty& terms, Instant now);
 
-  // A peer says that the tag is penalized until then; an instant that is not after `now` lifts the penalty. One that was
-  // lifted here does not come back. False: there is no room.
-  bool Hear(const Tag& tag, std::uint64_t hash, const Penalty& terms, Instant until, Instant now);
+  // The peer says that the tag is penalized until then; an instant that is not after `now` lifts the penalty. One that
+  // was lifted here does not come back. False: there is no room.
+  bool Hear(const Tag& tag, std::uint64_t hash, std::uint32_t peer, const Penalty& terms, Instant until, Instant now);
 
   // Goes on with one that a process before has left, in force or over. It has as much room as one that begins here, and
   // lasts no longer than the rule says now. One that is not remembered any more is left out.
@@ -157,7 +158,10 @@ class Penalties {
   void Begin(const Tag& tag, std::uint64_t hash, const Penalty& terms, bool heard, Instant now);
   std::size_t PlaceOf(std::uint64_t hash, Instant now);
   void End(PenaltyAt& its, Instant would_end, Instant now);
+  template <class Is>
+  std::size_t HeardNear(std::uint64_t hash, Instant now, Is&& is) const;
   bool HeardFillSet(std::uint64_t hash, Instant now) const;
+  bool MakeRoomFor(std::uint64_t hash, std::uint32_t peer, Instant now);
 
   std::unique_ptr<Table> table_;
   Strikes strikes_;

@@ -663,7 +663,7 @@ TEST_CASE("tokens are lent while no penalty is in force, refusals are asked for,
   const std::uint64_t hash = core.table->Hash({"D", false});
   {
     const Table::Shard shard(*core.table, hash);
-    core.penalties.Hear({"D", false}, hash, {3, 1min, 1min, false}, At(60s), At(1s));
+    core.penalties.Hear({"D", false}, hash, 0, {3, 1min, 1min, false}, At(60s), At(1s));
   }
   other.entries.Look(At(1100ms));
   CHECK(other.Refuses("D", At(1100ms)));

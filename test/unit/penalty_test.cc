@@ -251,7 +251,7 @@ TEST_CASE("penalty: what people lifted does not come back by a host that has not
   penalties.SetWake([&] { ++wakes; });
   const Penalty terms{1, 1min, 10min, false};
   const auto hear = [&](Duration ends, Duration at) {
-    penalties.Hear({"t"}, 77, terms, kNow + ends, kNow + at);
+    penalties.Hear({"t"}, 77, 0, terms, kNow + ends, kNow + at);
     return penalties.Left(77, kNow + at);
   };
   CHECK(hear(10min, 0s) == 10min);
@@ -263,7 +263,7 @@ TEST_CASE("penalty: what people lifted does not come back by a host that has not
   CHECK(hear(0s, 3min) == 0s);                       // a peer says that it was lifted
   CHECK(hear(12min, 3min) == 0s);
   penalties.TellLifted({"u"}, 78, terms, kNow + 1min);    // none is known here
-  penalties.Hear({"u"}, 78, terms, kNow + 9min, kNow + 2min);
+  penalties.Hear({"u"}, 78, 0, terms, kNow + 9min, kNow + 2min);
   CHECK(penalties.Left(78, kNow + 2min) == 0s);
 
   std::vector<Duration> told;
@@ -296,15 +296,31 @@ TEST_CASE("penalty: what a peer says takes less than half of the places, and no 
   penalties.Enable();
   const Penalty terms{1, 1min, 10min, false};
   Prng prng(5);
-  for (int i = 0; i < 200'000; ++i) penalties.Hear({"lie"}, prng.Next() | 1, terms, kNow + 240h, kNow);
+  for (int i = 0; i < 200'000; ++i) penalties.Hear({"lie"}, prng.Next() | 1, 0, terms, kNow + 240h, kNow);
   CHECK(penalties.counts().tags < Penalties::kTags / 2);
   std::uint64_t hash = prng.Next() | 1;
   penalties.Refused({"mine"}, hash, terms, 1, kNow);
   CHECK(penalties.Left(hash, kNow) == 10min);
   Penalties other;
   other.Enable();
-  other.Hear({"lie"}, hash, terms, kNow + 240h, kNow);
+  other.Hear({"lie"}, hash, 0, terms, kNow + 240h, kNow);
   CHECK(other.Left(hash, kNow) == 10min);
+}
+
+TEST_CASE("penalty: a peer that tells of ever more leaves other peers their part of the places") {
+  Penalties penalties;
+  penalties.Enable();
+  const Penalty terms{1, 1min, 10min, false};
+  Prng prng(5);
+  const auto lie = [&] {
+    for (int i = 0; i < 200'000; ++i) penalties.Hear({"lie"}, prng.Next() | 1, 0, terms, kNow + 240h, kNow);
+  };
+  lie();
+  std::vector<std::uint64_t> theirs(200);
+  for (std::uint64_t& hash : theirs) penalties.Hear({"theirs"}, hash = prng.Next() | 1, 1, terms, kNow + 10min, kNow);
+  lie();
+  CHECK(std::ranges::count_if(theirs, [&](std::uint64_t hash) { return penalties.Left(hash, kNow) == 10min; }) > 180);
+  CHECK(penalties.counts().tags < Penalties::kTags / 2);
 }
 
 // ---- Peers ----
@@ -435,10 +451,10 @@ TEST_CASE("penalty: what peers say of refusals begins none by itself, and takes 
   CHECK(penalties.Left(7, kNow) == 0s);
   penalties.Refused({"t"}, 7, terms, 1, kNow);
   CHECK(penalties.Left(7, kNow) == 10min);
-  penalties.BeginHeard({"t"}, 8, terms, kNow);
+  penalties.BeginHeard({"t"}, 8, 0, terms, kNow);
   CHECK(penalties.Left(8, kNow) == 10min);
   Prng prng(5);
-  for (int i = 0; i < 200'000; ++i) penalties.BeginHeard({"lie"}, prng.Next() | 1, terms, kNow);
+  for (int i = 0; i < 200'000; ++i) penalties.BeginHeard({"lie"}, prng.Next() | 1, 0, terms, kNow);
   CHECK(penalties.counts().tags < Penalties::kTags / 2);
 }
 
@@ -446,7 +462,7 @@ TEST_CASE("penalty: refusals from before it began, and those told too long ago, 
   Penalties penalties;
   penalties.Enable();
   const Penalty terms{5, 1min, 2min, false};
-  penalties.Hear({"t"}, 7, terms, kNow + 30s, kNow);
+  penalties.Hear({"t"}, 7, 0, terms, kNow + 30s, kNow);
   penalties.HearRefusals(7, 1, 4, terms, kNow + 10s, kMay);
   penalties.Refused({"t"}, 7, terms, 1, kNow + 31s);
   CHECK(penalties.Left(7, kNow + 31s) == 0s);
@@ -454,7 +470,7 @@ TEST_CASE("penalty: refusals from before it began, and those told too long ago, 
   penalties.Refused({"t"}, 8, terms, 1, kNow + 1min);
   CHECK(penalties.Left(8, kNow + 1min) == 0s);
   for (int i = 0; i < 4; ++i) penalties.Refused({"t"}, 9, terms, 1, kNow);
-  penalties.Hear({"t"}, 9, terms, kNow + 10s, kNow);    // a peer was the first to find out
+  penalties.Hear({"t"}, 9, 0, terms, kNow + 10s, kNow);    // a peer was the first to find out
   penalties.Refused({"t"}, 9, terms, 1, kNow + 11s);
   CHECK(penalties.Left(9, kNow + 11s) == 0s);
 }

@@ -111,7 +111,7 @@ bool BesideHits::Hear(const Entries& entries, const ToldEntry& told, HeardPeer& 
                       Instant to, Instant now) {
   const Entry& entry = told.entry;
   if (const auto left = entries.penalty(entry)) {
-    HearPenalty(told, peer, to + std::chrono::milliseconds(*left), now);
+    HearPenalty(told, peer, speaker.from_whom(), to + std::chrono::milliseconds(*left), now);
   } else if (const std::uint64_t refusals = entries.refusals(entry); refusals != 0) {
     HearRefusals(told, peer, speaker.from_whom(), refusals, now);
   } else if (const auto places = entries.places(entry)) {
@@ -135,11 +135,12 @@ bool BesideHits::MayPenalize(const ToldEntry& told, HeardPeer& peer, Instant now
   return false;
 }
 
-void BesideHits::HearPenalty(const ToldEntry& told, HeardPeer& peer, Instant until, Instant now) {
+void BesideHits::HearPenalty(const ToldEntry& told, HeardPeer& peer, std::uint32_t from_whom, Instant until,
+                             Instant now) {
   if (!MayPenalize(told, peer, now)) return;
   const bool owned = OwnsHere(core_, told.tag);
   const Duration known = owned ? core_.penalties.Left(told.hash, now) : Duration::zero();
-  core_.penalties.Hear(told.tag, told.hash, core_.rules->penalty(core_.limit(told.index)), until, now);
+  core_.penalties.Hear(told.tag, told.hash, from_whom, core_.rules->penalty(core_.limit(told.index)), until, now);
   if (owned) core_.penalties.PassOn(told.hash, known, now);
 }
 
@@ -156,7 +157,8 @@ void BesideHits::HearRefusals(const ToldEntry& told, HeardPeer& peer, std::uint3
     return *may;
   };
   if (!core_.penalties.HearRefusals(told.hash, from_whom, refusals, terms, now, may_penalize)) return;
-  if (OwnsHere(core_, told.tag) && may_penalize()) core_.penalties.BeginHeard(told.tag, told.hash, terms, now);
+  if (!OwnsHere(core_, told.tag) || !may_penalize()) return;
+  core_.penalties.BeginHeard(told.tag, told.hash, from_whom, terms, now);
 }
 
 // It says again in each of its own periods what still holds.

@@ -51,7 +51,7 @@ class BesideHits {
   void Bar(std::uint32_t peer, Instant now);
 
   // The peer says that the tag is penalized until then.
-  void HearPenalty(const ToldEntry& told, HeardPeer& peer, Instant until, Instant now);
+  void HearPenalty(const ToldEntry& told, HeardPeer& peer, std::uint32_t from_whom, Instant until, Instant now);
 
  private:
   bool TellPenalties(Instant now, Draft& out);

@@ -127,7 +127,7 @@ void SaidBuckets::HearNear(const Entries& entries, std::size_t first, std::size_
   HeardPeer& heard = peers_.Of(owner);
   peers_.ForEach(entries, first, n, Source::kPeer, now, [&](const ToldEntry& told) {
     if (const auto left = entries.penalty(told.entry)) {
-      return beside_.HearPenalty(told, heard, at + std::chrono::milliseconds(*left), now);
+      return beside_.HearPenalty(told, heard, heard.number, at + std::chrono::milliseconds(*left), now);
     }
     if (beside_.HearOwner(entries, told, heard, true, at, now)) return;
     const auto named = ways_.With(core_.limit(told.index), [&](auto& way) { return way.ReportedAt(told.hash); });
