@@ -484,7 +484,8 @@ void Exchange::HearRequest(const Route& route, Instant now) {
   if (kind == MessageKind::kHello) {
     const std::string sender = in.sender;
     const std::uint64_t owners = in.owners;
-    if (s.two_way.IsNamesake(sender, in.incarnation)) return s.RefuseNamesake(route, in.snapshot, now);
+    const bool namesake = s.core.owners ? s.two_way.IsNamesake(sender, in.incarnation) : s.members.IsNamesake(now);
+    if (namesake) return s.RefuseNamesake(route, in.snapshot, now);
     if (!s.members.OnHello(route, s.streams.For(sender).published(), now)) return;
     s.streams.For(sender).Subscribe(route, sender, now);
     s.LinkCaller(route, now);

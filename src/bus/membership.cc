@@ -13,6 +13,8 @@ constexpr Duration kHelloHastened = 200ms;
 constexpr Duration kHelloAgain = 30s;         // to one that is, or that refuses
 constexpr std::size_t kUnknownMax = 64;       // names whose frames are not counted as strangers' yet
 constexpr Duration kIntroductionMax = 10s;    // and for how long
+constexpr std::size_t kLivesMax = 16;         // of one name
+constexpr Duration kLifeKept = 2min;          // of a host that says hello no more
 
 }    // namespace
 
@@ -203,6 +205,34 @@ bool Membership::OnHello(const Route& route, const Published& published, Instant
   return true;
 }
 
+bool Membership::IsNamesake(Instant now) {
+  const Message& in = core_.in;
+  Peer* const peer = Linked(in.sender);
+  if (peer == nullptr || in.incarnation == peer->welcome_incarnation || now >= peer->silent_at()) return false;
+  std::vector<Life>& lives = lives_[peer->name];
+  const auto known = std::ranges::find(lives, in.incarnation, &Life::number);
+  if (known != lives.end()) {
+    known->said = now;
+    return known->judged;
+  }
+  if (lives.size() >= kLivesMax) lives.clear();
+  lives.push_back({in.incarnation, now});
+  peer->link->awaiting = false;    // what answers an earlier hello says nothing
+  Hasten(*peer->link);
+  return false;
+}
+
+// The peer of that name has answered a hello, in this life. Returns whether there is another host with its name.
+bool Membership::JudgeLives(const std::string& name, std::uint64_t life, Instant now) {
+  const auto known = lives_.find(name);
+  if (known == lives_.end()) return false;
+  std::erase_if(known->second, [&](const Life& its) { return its.number == life || its.said + kLifeKept < now; });
+  for (Life& its : known->second) its.judged = true;
+  if (!known->second.empty()) return true;
+  lives_.erase(known);
+  return false;
+}
+
 Peer* Membership::OnWelcome(Link& link, Instant now) {
   const Message& in = core_.in;
   if (!link.awaiting || in.snapshot != link.hello) return nullptr;    // of an earlier connection, or it came twice
@@ -240,7 +270,7 @@ Peer* Membership::OnWelcome(Link& link, Instant now) {
   unknown_.erase(in.sender);
   link.status.name = in.sender;
   Answered(link, PeerState::kUp);
-  link.status.reason.clear();
+  link.status.reason = JudgeLives(peer.name, in.incarnation, now) ? "two hosts have its name" : "";
   peer.SetPeriod(in.period);
   if (peer.welcome_incarnation != in.incarnation || peer.welcome_epoch != in.owners) {
     peer.welcome_epoch = in.owners;

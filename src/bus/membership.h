@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "base/state.h"
 #include "bus/exchange_core.h"
@@ -59,6 +60,9 @@ class Membership {
   void Hasten(Link& link);
   // True if the sender is welcome: another host, with a name of its own.
   bool OnHello(const Route& route, const Published& published, Instant now);
+  // Whether the hello that has come is of another host with the name of a peer. A peer that was started anew says a life
+  // that this host does not know yet, and so does another host: what the peer answers to a hello said after that tells.
+  bool IsNamesake(Instant now);
   bool FitsOurs(std::uint64_t epoch) const;
   std::optional<std::uint32_t> SiteOf(std::string_view site) const;
   // Returns the host if the link leads to one, null otherwise.
@@ -101,6 +105,12 @@ class Membership {
     Instant since;
     std::uint64_t frames = 0;
   };
+  // A life that hellos in a peer's name have said.
+  struct Life {
+    std::uint64_t number;
+    Instant said;          // when the latest did
+    bool judged = false;    // it is not the peer's: that has answered since
+  };
 
   void Number(Peer& peer) {
     if (peer.number >= kPeersReadMax) return;
@@ -109,6 +119,7 @@ class Membership {
   }
   void Bind(Link& link, Peer& peer, Instant now);
   void Unbind(Link& link);
+  bool JudgeLives(const std::string& name, std::uint64_t life, Instant now);
   void HastenConnecting();
   const char* ComplaintAboutSite() const;
   // Sets the state of a link that has answered.
@@ -123,6 +134,7 @@ class Membership {
   std::size_t unlinked_ = 0;                    // of the peers
   std::optional<std::uint32_t> free_number_;    // of one that was forgotten, for the next
   std::map<std::string, Unknown, std::less<>> unknown_;
+  std::map<std::string, std::vector<Life>, std::less<>> lives_;    // by the peer's name, where there are such
 };
 
 }    // namespace dthrottle

@@ -13,7 +13,7 @@ import time
 from common import ParallelTest, SystemTest, report
 from daemon import (
     DTHROTTLECTL, DTHROTTLED, PATIENCE, SANITIZED, Daemon, override, rule, run, settings_text, wait_until)
-from fleet import BURST, Fleet, Ledger, all_hear, free_port_pair, make_keys, wait_all_hear
+from fleet import BURST, Fleet, Host, Ledger, all_hear, free_port_pair, make_keys, wait_all_hear
 
 MEBIBYTE = 1 << 20
 EX_USAGE, EX_UNAVAILABLE, EX_CANTCREAT, EX_CONFIG = 64, 69, 73, 78
@@ -319,6 +319,21 @@ class Keys(ParallelTest):
                 ledger.serve(host, "C", 5 + i)
             ledger.settle(hosts)
             self.assertEqual([host.stats()["peer_keys_denied"] for host in hosts], [0, 0, 0])
+
+    def test_a_copy_of_a_host_with_its_key_and_name_is_refused(self):
+        with Fleet(rule(burst=BURST), keys=True) as hosts:
+            wait_all_hear(hosts)
+            a, b = hosts
+            address = f"tcp://127.0.0.1:{free_port_pair()}"
+            peers = {**a.peers, "bind": address, "connect": [b.address]}
+            with Host(a.name, address, rule(burst=BURST), peers=peers) as copy:
+                wait_until(lambda: b.link_to(a)["note"] == "two hosts have its name", "the other host knows")
+                refused = "refuse each other: another host has your name"
+                wait_until(lambda: refused in copy.log, "the copy knows by its second hello", 60)
+                self.assertEqual(b.link_to(a)["state"], "up")
+                ledger = Ledger()
+                ledger.serve(a, "shared", 10)
+                ledger.settle(hosts)
 
     def test_a_stranger_with_a_key_of_its_own_is_denied_and_counted(self):
         fleet = Fleet(rule(burst=BURST), keys=True)

@@ -808,6 +808,39 @@ TEST_CASE("two hosts of one name refuse each other") {
   CHECK(net.a_at_b().reason == "your name is also mine");
 }
 
+TEST_CASE("another host with the name of a peer is refused while the peer is heard") {
+  ExchangeFleet net;
+  for (const char* const name : {"a", "b", "copy"}) net.Add(name);
+  Host &a = net[0], &b = net[1], &copy = net[2];
+  copy.options.name = "a";
+  copy.options.incarnation = 2;
+  for (const auto& host : net.hosts) host->Start(net.now);
+  a.Link("b", net.now);
+  b.Link("a", net.now);
+  net.Run(5s);
+  copy.Link("b", net.now);
+  net.Run(2s);
+  CHECK(copy.Peer("b", net.now).state == PeerState::kUp);    // it might be the peer, started anew
+  net.Run(40s);
+  CHECK(copy.Peer("b", net.now).state == PeerState::kRefused);
+  CHECK(copy.Peer("b", net.now).reason == "another host has your name");
+  CHECK(b.Peer("a", net.now).state == PeerState::kUp);
+  CHECK(b.Peer("a", net.now).reason == "two hosts have its name");
+  a.Hit("t", 2);
+  net.Run(3s);
+  CHECK(b.debits == Table{{"t", 2}});
+  SECTION("the copy goes") {
+    net.filter = [&](const Packet& p) { return p.from != 2; };
+    net.Run(200s);
+    CHECK(b.Peer("a", net.now).reason.empty());
+  }
+  SECTION("the peer goes") {
+    net.filter = [&](const Packet& p) { return p.from != 0; };
+    net.Run(60s);
+    CHECK(copy.Peer("b", net.now).state == PeerState::kUp);
+  }
+}
+
 TEST_CASE("of two addresses of one host the second is refused, and takes over when the first goes") {
   Two net;
   net.a().Start(net.now);

@@ -235,7 +235,7 @@ Debits::Booked Debits::DebitOne(const ToldEntry& told, const Terms& terms, const
     slot = peers_.Store(told, bucket, waste, Source::Peer(word.from_whom()), now);
   }
   Show(told, terms, word, heed, {before, bucket, slot}, now);
-  const Ticks interval = limit.shape.interval, uncharged = (forgiven + interval - 1) / interval;
+  const Ticks interval = limit.shape.interval, uncharged = forgiven == 0 ? 0 : (forgiven + interval - 1) / interval;
   return {slot, slot != nullptr ? hits - std::min(hits, static_cast<std::uint64_t>(uncharged)) : 0};
 }
 
