@@ -164,7 +164,6 @@ void SitesFeature::Watch(Instant now) {
 
 void SitesFeature::Reload(std::vector<std::string>& problems) {
   const Settings& settings = host_.admin.settings();
-  if (!slices_ && wanted()) problems.push_back("warning: sites.name: other sites are told from the next start on");
   if (session_ == nullptr || away_) return;
   session_->thread->SetConnect(settings.sites.connect);
   session_->thread->SetCeilings(CeilingsOf(settings));
