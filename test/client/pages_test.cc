@@ -450,7 +450,7 @@ TEST_CASE("a page ends with its connection, and a thread that looks at it finds 
 
 TEST_CASE("a page that has ended leaves next to no memory behind") {
   const auto bytes_in_use = [] { return mallinfo2().uordblks; };    // 0 where a sanitizer has another allocator
-  constexpr std::size_t kLives = 20, kBytesOfEach = 256;
+  constexpr std::size_t kLives = 100, kBytesOfEach = 1024;    // of 16 KiB that it has
   Daemon daemon;
   Pages pages(daemon);
   std::size_t before = 0;
