@@ -151,7 +151,7 @@ bool Table::ReshapeSome(std::size_t groups, Instant now) {
 
 // ---- Going through ----
 
-bool Table::TakeUnreported(std::size_t groups, SlotVisitor& visitor) {
+bool Table::TakeUnreported(std::size_t groups, SlotVisitor& visitor, Instant now) {
   for (; take_next_ < dirty_groups_.size(); ++take_next_) {
     const std::size_t shard = take_next_ / words_per_shard_;
     const std::size_t base = shard * groups_per_shard_ + take_next_ % words_per_shard_ * 64;
@@ -164,6 +164,7 @@ bool Table::TakeUnreported(std::size_t groups, SlotVisitor& visitor) {
       const std::uint64_t lowest = left & (~left + 1);
       Group& g = group(base + static_cast<std::size_t>(std::countr_zero(left)));
       bool taken = groups-- > 0;
+      if (taken) Refresh(g, shard, now);
       for (std::uint32_t dirty = g.dirty; taken && dirty != 0; dirty &= dirty - 1) {
         const auto i = static_cast<std::size_t>(std::countr_zero(dirty));
         Slot& slot = g.cells[i].slot;

@@ -297,7 +297,7 @@ class Table {
   // Shows every dirty slot that cannot wait, which is then clean. Goes through at most `groups` dirty groups; returns
   // whether there are more. A slot that gets dirty again behind the place where this stands waits for the next round,
   // which begins when it has returned false.
-  bool TakeUnreported(std::size_t groups, SlotVisitor& visitor);
+  bool TakeUnreported(std::size_t groups, SlotVisitor& visitor, Instant now);
 
   // Shows every slot, `cells` cells at most from `cell` on, which is moved along; returns whether there are more. Tags
   // that move meanwhile may be shown twice or not at all.

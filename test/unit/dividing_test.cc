@@ -199,7 +199,7 @@ TEST_CASE("hits under a divided limit are not reported") {
     }
   } visitor;
   CHECK(Served(host, "other", 5, kNow) == 5);
-  host.limiter->table().TakeUnreported(1 << 20, visitor);
+  host.limiter->table().TakeUnreported(1 << 20, visitor, {});
 }
 
 TEST_CASE("what a restart finds is not more than the part of then") {

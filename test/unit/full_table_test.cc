@@ -88,7 +88,7 @@ class TwoHosts {
       Instant to_;
       Draft draft_;
     } collect(*hosts_[host].limiter, At(at));
-    while (hosts_[host].limiter->table().TakeUnreported(1000, collect)) {
+    while (hosts_[host].limiter->table().TakeUnreported(1000, collect, {})) {
     }
     collect.Finish();
     return std::move(collect.all);

@@ -80,7 +80,7 @@ struct Holding {
       Debits& debits;
       Draft draft;
     } collector(debits());
-    while (host.limiter->table().TakeUnreported(100, collector)) continue;
+    while (host.limiter->table().TakeUnreported(100, collector, {})) continue;
     return collector.draft.entries;
   }
   void Hear(const Entries& entries, const Speaker& peer = 0) {
@@ -473,7 +473,7 @@ TEST_CASE("hold: peers do not hear of tokens that came back before a report") {
     }
     std::map<std::string, std::uint32_t> hits;
   } taken;
-  while (h.host.limiter->table().TakeUnreported(100, taken)) continue;
+  while (h.host.limiter->table().TakeUnreported(100, taken, {})) continue;
   CHECK(taken.hits == std::map<std::string, std::uint32_t>{{"a", 371}, {"b", 150}});
 }
 

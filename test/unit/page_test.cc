@@ -377,7 +377,7 @@ TEST_CASE("what a worker has spent and gives back is there again") {
     worker.entries.Look(At(1100ms));
   }
   CHECK(host.Level("C", At(1100ms)) == Approx(100 - 2 - 1).margin(0.01));
-  while (host.limiter->table().TakeUnreported(1 << 20, sum)) continue;
+  while (host.limiter->table().TakeUnreported(1 << 20, sum, {})) continue;
   CHECK(sum.hits == 2 + 1);
 }
 
@@ -809,7 +809,7 @@ TEST_CASE("hits are reported when they are spent, and only these") {
   };
   const auto reported = [&] {
     Sum sum;
-    while (host.limiter->table().TakeUnreported(1 << 20, sum)) continue;
+    while (host.limiter->table().TakeUnreported(1 << 20, sum, {})) continue;
     return sum.hits;
   };
   Worker worker(host);
@@ -848,7 +848,7 @@ TEST_CASE("of a tag that is foretold no more is lent than a host may keep to its
     worker.Serves("C", At(at));
     worker.entries.Look(At(at));
     Report report;
-    while (at % 200ms == 0ms && host.limiter->table().TakeUnreported(1 << 20, report)) continue;
+    while (at % 200ms == 0ms && host.limiter->table().TakeUnreported(1 << 20, report, {})) continue;
     CHECK(Inspect(*host.limiter, {{"C", false}}, At(at)).watched);
     CAPTURE(at.count(), out(), untold(At(at)));
     CHECK(out() <= std::max(0.9 / kHosts * 1000 - untold(At(at)), 0.0) + 32);    // it was lent before the latest hits

@@ -280,7 +280,7 @@ TEST_CASE("question: in a million of them no tag pays for another one's refusal,
     CHECK(host.Level(tag, now) == Approx(expected).margin(1e-9));
   }
   Slots slots;    // peers hear of exactly what was paid
-  while (host.limiter->table().TakeUnreported(64, slots)) continue;
+  while (host.limiter->table().TakeUnreported(64, slots, {})) continue;
   std::erase_if(paid, [](const auto& its) { return its.second == 0; });
   std::erase_if(slots.unreported, [](const auto& its) { return its.second == 0; });
   CHECK(slots.unreported == paid);

@@ -136,6 +136,20 @@ TEST_CASE("refused queries and rules that are not shared stay at home") {
   CHECK(a.limiter().ways().Get<Debits>().peers().counts().unmatched == 1);
 }
 
+TEST_CASE("hits from before other rules came are reported under these, also before the table is rewritten for them") {
+  const std::string shared = Rule(9, 1, "match = \"s*\"\n");
+  const std::string local = "[[rule]]\nname = \"l\"\nmatch = \"l*\"\nburst = 9\nrate = 1\nshare = \"local\"\n";
+  Sharer a(shared + local + "[[rule]]\nname = \"d\"\nburst = 9\nrate = 1\n", 1, 5s);
+  for (const char* const tag : {"s1", "l1", "d1"}) REQUIRE(a.Serves(tag, At(1)));
+  a.limiter().Adopt(testing::Rules(local + shared));
+  REQUIRE(a.limiter().reshaping());
+  a.RunAt(At(5));
+  const auto hits = Hits(a.Drain());
+  REQUIRE(hits.size() == 1);
+  REQUIRE(hits[0].entries.size() == 1);
+  CHECK(hits[0].entries.tag(hits[0].entries.list()[0]).bytes == "s1");
+}
+
 TEST_CASE("what is shed is not a hit that peers hear of") {
   Sharer a(Rule(1000, 0.01, "shed = true\n"), 1, 5s);
   a.RunAt(At(0));

@@ -315,7 +315,7 @@ TEST_CASE("what a peer told of has no hits, and who told is forgotten with the f
   } taken;
   f.Reopen();
   CHECK(f.Find("C")->unreported.teller() == TellerOf(6));
-  CHECK_FALSE(f.table().TakeUnreported(1000, taken));
+  CHECK_FALSE(f.table().TakeUnreported(1000, taken, {}));
   CHECK(taken.hits.empty());
   const auto hit = [&](Cost n) {
     Table::Shard shard(f.table(), f.table().Hash({"C", false}));
@@ -326,7 +326,7 @@ TEST_CASE("what a peer told of has no hits, and who told is forgotten with the f
   CHECK(f.Find("C")->unreported.teller() == kNoTeller);
   for (int i = 0; i < 2; ++i) hit(std::numeric_limits<Cost>::max());
   CHECK(f.Find("C")->unreported.hits() == Unreported::kMax);
-  CHECK_FALSE(f.table().TakeUnreported(1000, taken));
+  CHECK_FALSE(f.table().TakeUnreported(1000, taken, {}));
   CHECK(taken.hits == std::vector<std::uint32_t>{Unreported::kMax});
   CHECK(f.Find("C")->unreported.hits() == 0);
   const auto take_back = [&](Cost n) {
@@ -529,7 +529,7 @@ TEST_CASE("a region that is opened with the notes of its table is as it was, hit
     bool Visit(const Tag&, const Slot&, const Waste&) override { return ++n > 0; }
     int n = 0;
   } dirty;
-  while (f.table().TakeUnreported(100, dirty)) {
+  while (f.table().TakeUnreported(100, dirty, {})) {
   }
   CHECK(dirty.n == 1667);
 }
@@ -696,7 +696,7 @@ TEST_CASE("hits that wait for a report in groups that Open has left are reported
     bool Visit(const Tag&, const Slot&, const Waste&) override { return ++n > 0; }
     std::size_t n = 0;
   } dirty;
-  while (f.table().TakeUnreported(100, dirty)) {
+  while (f.table().TakeUnreported(100, dirty, {})) {
   }
   CHECK(dirty.n == kTags);
 }

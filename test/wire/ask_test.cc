@@ -186,7 +186,7 @@ TEST_CASE("ask: peers do not hear of what was given up") {
     }
     std::uint64_t hits = 0;
   } unreported;
-  while (host.host.limiter->table().TakeUnreported(64, unreported)) continue;
+  while (host.host.limiter->table().TakeUnreported(64, unreported, {})) continue;
   CHECK(unreported.hits == 2);
 }
 

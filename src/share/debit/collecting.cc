@@ -120,7 +120,7 @@ bool Collecting::Go(Instant now) {
         const Limit& limit = ways_.core().limit(slot.limit);
         return !takes_all_ && ways_.With(limit, [&](auto& way) { return way.CanWait(tag, to_); });
       });
-  const bool more = table_.TakeUnreported(kGroupsPerSlice, visitor);
+  const bool more = table_.TakeUnreported(kGroupsPerSlice, visitor, now);
   if ((full || !more) && !PushHits(now)) return true;
   if (more) return true;
   if (!outlet_.Push(ToPeers::Kind::kPeriodEnd, to_, now)) return true;
