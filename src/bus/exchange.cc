@@ -210,7 +210,7 @@ struct Exchange::State {
 
   // The host that has this name now keeps it. Both are to know.
   void RefuseNamesake(const Route& route, std::uint64_t number, Instant now) {
-    if (Peer* const peer = members.Linked(core.in.sender)) peer->link->status.reason = "two hosts have its name";
+    if (Peer* const peer = members.Linked(core.in.sender)) peer->link->status.reason = kNamesake;
     core.Refuse(route, "another host has your name", number, now);
   }
 

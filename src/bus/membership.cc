@@ -270,7 +270,7 @@ Peer* Membership::OnWelcome(Link& link, Instant now) {
   unknown_.erase(in.sender);
   link.status.name = in.sender;
   Answered(link, PeerState::kUp);
-  link.status.reason = JudgeLives(peer.name, in.incarnation, now) ? "two hosts have its name" : "";
+  link.status.reason = JudgeLives(peer.name, in.incarnation, now) ? kNamesake : "";
   peer.SetPeriod(in.period);
   if (peer.welcome_incarnation != in.incarnation || peer.welcome_epoch != in.owners) {
     peer.welcome_epoch = in.owners;

@@ -18,6 +18,9 @@
 
 namespace dthrottle {
 
+// What people are told of a peer whose name another host has as well.
+inline constexpr char kNamesake[] = "two hosts have its name";
+
 class Membership {
  public:
   explicit Membership(ExchangeCore& core) : core_(core) {}
@@ -108,7 +111,7 @@ class Membership {
   // A life that hellos in a peer's name have said.
   struct Life {
     std::uint64_t number;
-    Instant said;          // when the latest did
+    Instant said;           // when the latest did
     bool judged = false;    // it is not the peer's: that has answered since
   };
 

@@ -45,7 +45,8 @@ struct HttpClient::Socket {
   }
 };
 
-HttpClient::HttpClient(uv_loop_t* loop, Tls tls) : loop_(loop), tls_(std::move(tls)), curl_(new Curl(loop, [this] { OnTimer(); })) {
+HttpClient::HttpClient(uv_loop_t* loop, Tls tls)
+    : loop_(loop), tls_(std::move(tls)), curl_(new Curl(loop, [this] { OnTimer(); })) {
   // A thread loads the library, as others wait for this loop.
   using Loaded = Result<const LibCurl*>;
   const auto load = [](Loaded& its) {

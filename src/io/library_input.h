@@ -28,7 +28,7 @@ void LibraryMessageTaken(int fd);
 // Connections that were cut. Any thread.
 std::uint64_t LibraryReceivesCut();
 
-// So long the thread sleeps between a look at its connections and the next. What this host sends waits too. Any thread.
+// The thread sleeps so long between two looks at its connections. What this host sends waits too. Any thread.
 void PauseLibraryInput(Duration pause);
 
 }    // namespace dthrottle
