@@ -12,9 +12,11 @@
 #include <unistd.h>
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
@@ -449,20 +451,24 @@ TEST_CASE("a page ends with its connection, and a thread that looks at it finds 
 }
 
 TEST_CASE("a page that has ended leaves next to no memory behind") {
-  const auto bytes_in_use = [] { return mallinfo2().uordblks; };    // 0 where a sanitizer has another allocator
-  constexpr std::size_t kLives = 100, kBytesOfEach = 1024;    // of 16 KiB that it has
+  const auto bytes_in_use = [] { return static_cast<long>(mallinfo2().uordblks); };    // 0 under a sanitizer
+  constexpr int kLives = 100, kBytesOfEach = 1024;    // of 16 KiB that it has
   Daemon daemon;
   Pages pages(daemon);
-  std::size_t before = 0;
-  for (std::size_t life = 0; life <= kLives; ++life) {
-    pages.Fetch(daemon);
-    if (life == 0) before = bytes_in_use();
-    daemon.Hang();
-    pages.Refused("C");
-    REQUIRE(pages.view == nullptr);
-    pages.retry_at = 0;    // a second later
+  // A look-up that an earlier test gave up may still run, in a thread that allocates too; a leak is in every stretch.
+  long least = std::numeric_limits<long>::max();
+  for (int stretch = 0; stretch < 3; ++stretch) {
+    const long before = bytes_in_use();
+    for (int life = 0; life < kLives; ++life) {
+      pages.Fetch(daemon);
+      daemon.Hang();
+      pages.Refused("C");
+      REQUIRE(pages.view == nullptr);
+      pages.retry_at = 0;    // a second later
+    }
+    least = std::min(least, bytes_in_use() - before);
   }
-  CHECK(bytes_in_use() < before + kLives * kBytesOfEach);
+  CHECK(least < kLives * kBytesOfEach);
 }
 
 TEST_CASE("a child after any kind of fork has not its parent's page, and fetches its own") {
