@@ -6,6 +6,10 @@ Prints a line a program with the seconds it took, by the clock and of the proces
 ends with "LABEL: N passed, N failed, N skipped". A program that crashes, hangs or reports no case is a failure. The exit
 status is 1 if anything failed. With --failures FILE, what failed is added to the file too, so that nobody has to look for
 it in a long log.
+
+A test of what takes time judges the machine too. A module or program of such tests that fails runs once more, alone, and
+counts as it ends then; the file of failures has both. A crash, a hang or a sanitizer's report counts at once, and so does
+what fails in a program that only computes.
 """
 
 import argparse
@@ -36,23 +40,36 @@ AT_ONCE = 4
 LONGEST = ["test_package", "test_capacity", "test_rolling", "test_election", "test_bindings", "test_frameworks",
            "test_faults", "test_peers", "test_hostile", "test_kill"]
 ALONE = ["test_liar", "test_reload", "test_storm", "test_upgrade"]
+FINAL = re.compile(r"Sanitizer|sanitizer reported|runtime error: |exit status|left with|had died with")
 
 
 class Totals:
     def __init__(self, label, failures):
         self.passed = self.failed = self.skipped = 0
         self.label, self.failures = label, failures
+        self.again = []
 
     def add(self, seconds, name, passed, failed, skipped=0, said=""):
-        clock, cpu = seconds
         self.passed += passed
         self.failed += failed
         self.skipped += skipped
+        self.say(seconds, name, passed, failed, skipped, said)
+
+    def judge(self, job, seconds, outcome):
+        """The job, None for one that only computes, runs again if it fails for what may be the machine's."""
+        name, passed, failed, skipped, said = outcome
+        if not (job and failed) or FINAL.search(said):
+            return self.add(seconds, *outcome)
+        self.say(seconds, name, passed, failed, skipped, said, ", and runs again, alone")
+        self.again.append(job)
+
+    def say(self, seconds, name, passed, failed, skipped=0, said="", but=""):
+        clock, cpu = seconds
         skips = f", {skipped} skipped" if skipped else ""
-        print(said + f"  {name}: {passed} passed, {failed} failed{skips} ({clock:.0f} s, {cpu:.0f} s CPU)", flush=True)
+        print(f"{said}  {name}: {passed} passed, {failed} failed{skips} ({clock:.0f} s, {cpu:.0f} s CPU){but}", flush=True)
         if failed and self.failures:
             with self.failures.open("a") as file:
-                file.write(f"{self.label}, {name}: {failed} failed\n{said[-8000:]}\n")
+                file.write(f"{self.label}, {name}: {failed} failed{but}\n{said[-8000:]}\n")
 
 
 spent = threading.local()    # seconds of the processor, by the programs of the job that this thread runs
@@ -147,11 +164,12 @@ def modules_of(folder, but=()):
 
 def python(name, folder, module):
     """In a process of its own: one that dies is noticed, and takes no other with it."""
-    _, text = run([sys.executable, "-u", __file__, "--module", folder, module])
+    status, text = run([sys.executable, "-u", __file__, "--module", folder, module])
     said, _, counts = text.rstrip("\n").rpartition("\n")
     complete = re.fullmatch(r"\d+ \d+ \d+", counts) is not None
     passed, failed, skipped = map(int, counts.split()) if complete else (0, 1, 0)
-    return f"{name}, {module}", passed, failed, skipped, (said if complete else text) + "\n"
+    said = said if complete else f"{text}{module}: exit status {status}"
+    return f"{name}, {module}", passed, failed, skipped, said + "\n"
 
 
 def modules(kind, but):
@@ -196,11 +214,13 @@ def main():
     waiting += [(catch, programs / f"{kind}_tests", False) for kind in WAITING if kind in kinds]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as idle, \
          concurrent.futures.ThreadPoolExecutor(AT_ONCE) as threads:
-        jobs = [idle.submit(timed, *job) for job in computing] + [threads.submit(timed, *job) for job in waiting]
-        for job in concurrent.futures.as_completed(jobs):
-            seconds, outcome = job.result()
-            totals.add(seconds, *outcome)
+        jobs = {idle.submit(timed, *job): None for job in computing}
+        jobs |= {threads.submit(timed, *job): job for job in waiting}
+        for done in concurrent.futures.as_completed(jobs):
+            totals.judge(jobs[done], *done.result())
     for job in alone:
+        totals.judge(job, *timed(*job))
+    for job in totals.again:
         seconds, outcome = timed(*job)
         totals.add(seconds, *outcome)
     print(f"{args.label}: {totals.passed} passed, {totals.failed} failed, {totals.skipped} skipped", flush=True)
