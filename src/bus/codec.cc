@@ -459,12 +459,7 @@ void Codec::Encode(const Message& m, std::string& frame) {
     body.quotas[i].view = lay_out(m.entries.quotas()[i]);
     body.members[i].view = lay_out(m.entries.members()[i]);
   }
-  FieldCounter counter;
-  FieldsOf(counter, m, body);
-  frame.assign(kFramePrefix);
-  FieldWriter writer(frame, counter.count());
-  FieldsOf(writer, m, body);
-  SealFrame(frame);
+  WriteFrame(kFramePrefix, frame, [&](auto& fields) { FieldsOf(fields, m, body); });
   DT_CHECK(frame.size() <= kFrameBytesMax);
 }
 

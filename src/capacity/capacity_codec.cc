@@ -204,12 +204,7 @@ void EncodeCapacity(const CapacityMessage& m, std::string& frame) {
   char* at = rows.data();
   for (std::size_t i = 0; i < m.items.size(); ++i) at = WriteItem(at, m, i);
   const PackedBytes items{{rows.data(), at}};
-  FieldCounter counter;
-  FieldsOf(counter, m, items);
-  frame.assign(kCapacityFramePrefix);
-  FieldWriter writer(frame, counter.count());
-  FieldsOf(writer, m, items);
-  SealFrame(frame);
+  WriteFrame(kCapacityFramePrefix, frame, [&](auto& fields) { FieldsOf(fields, m, items); });
   DT_CHECK(frame.size() <= kCapacityFrameBytesMax);
 }
 

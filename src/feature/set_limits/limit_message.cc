@@ -56,12 +56,8 @@ std::string EncodeLimits(const LimitMessage& m) {
   DT_CHECK(m.hashes.size() <= kLimitHashesMax && m.lines.size() <= kLimitsPerFrame);
   const PackedBytes hashes{
       {reinterpret_cast<const char*>(m.hashes.data()), m.hashes.size() * sizeof(std::uint64_t)}};
-  FieldCounter counter;
-  FieldsOf(counter, m, hashes);
-  std::string frame(kLimitFramePrefix);
-  FieldWriter writer(frame, counter.count());
-  FieldsOf(writer, m, hashes);
-  SealFrame(frame);
+  std::string frame;
+  WriteFrame(kLimitFramePrefix, frame, [&](auto& fields) { FieldsOf(fields, m, hashes); });
   DT_CHECK(frame.size() <= kLimitFrameBytesMax);
   return frame;
 }
