@@ -1,11 +1,8 @@
 // The words of a line.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -67,11 +64,6 @@ inline std::string Shown(std::string_view text, std::size_t bytes_max = 40) {
   std::replace_if(
       shown.begin(), shown.end(), [](unsigned char c) { return c < 0x20 || c > 0x7e; }, '?');
   return shown;
-}
-
-inline void AppendNumber(std::string& out, std::int64_t number) {
-  const fmt::format_int digits(number);
-  out.append(digits.data(), digits.size());
 }
 
 }    // namespace dthrottle

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <optional>
 
-#include "base/words.h"
+#include "base/append.h"
 
 namespace dthrottle {
 
@@ -27,7 +27,7 @@ bool AskAnswer::AppendGranted() {
   out_ += wait == Duration::zero() ? "OK" : "WAIT ";
   if (wait == Duration::zero()) return false;
   const auto us = std::chrono::ceil<std::chrono::microseconds>(wait).count();
-  AppendNumber(out_, us / 1000);
+  Append(out_, us / 1000);
   if (us % 1000 != 0) fmt::format_to(std::back_inserter(out_), ".{:03}", us % 1000);
   return true;
 }
@@ -63,27 +63,22 @@ void AskAnswer::AppendRefused(AskTell tell) {
 }
 
 void AskAnswer::AppendWord(std::string_view word) {
-  out_ += ' ';
-  out_ += word;
+  Append(out_, " ", word);
 }
 
 void AskAnswer::AppendMs(Duration duration) {
-  out_ += ' ';
-  AppendNumber(out_, std::chrono::ceil<std::chrono::milliseconds>(duration).count());
+  Append(out_, " ", std::chrono::ceil<std::chrono::milliseconds>(duration).count());
 }
 
 void AskAnswer::AppendLeft(const Asking::Tag& tag) {
   const auto left = LeftOf(tag);
-  if (!left.has_value()) return AppendWord("-");
-  out_ += ' ';
-  AppendNumber(out_, *left);
+  left.has_value() ? Append(out_, " ", *left) : AppendWord("-");
 }
 
 void AskAnswer::AppendLimit(const Asking::Tag& tag) {
   const Shape& shape = tag.standing.shape;
   if (!tag.standing.limited()) return AppendWord("- - -");
-  out_ += ' ';
-  AppendNumber(out_, static_cast<std::int64_t>(shape.burst()));
+  Append(out_, " ", static_cast<std::int64_t>(shape.burst()));
   AppendMs(ToDuration(shape.depth));
   AppendMs(tag.UntilNext(now_));
 }

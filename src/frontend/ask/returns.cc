@@ -6,6 +6,7 @@
 #include <limits>
 #include <span>
 
+#include "base/append.h"
 #include "base/number.h"
 #include "base/words.h"
 #include "capacity/indicator.h"
@@ -146,17 +147,13 @@ void AskReturns::Settle(const Line& line, std::string& out, Instant now) {
     out += record->state == HoldState::kReleased ? "OK released" : "OK expired";
   } else {
     out += "OK committed";
-    for (std::size_t i = 0; i < record->tags; ++i) {
-      out += ' ';
-      AppendNumber(out, record->actual[i]);
-    }
+    for (std::size_t i = 0; i < record->tags; ++i) Append(out, " ", record->actual[i]);
   }
 }
 
 void AskReturns::Give(const Line& line, std::string& out) {
   const auto named = std::span(named_).subspan(line.begin, line.end - line.begin);
-  out += "OK ";
-  AppendNumber(out, std::ranges::count_if(named, [&](const Query& query) { return Leave(*line.holder, query); }));
+  Append(out, "OK ", std::ranges::count_if(named, [&](const Query& query) { return Leave(*line.holder, query); }));
 }
 
 void AskReturns::Refund(const Line& line, std::string& out, Instant now) {
