@@ -1,6 +1,4 @@
-// What the subcommands of dthrottle-sim have in common. Each is a file X_command.cc with a function AddXCommand, which
-// main.cc calls: it adds a subcommand to the program, and when that is chosen it does the work and leaves the exit
-// status (sysexits.h).
+// The subcommands of dthrottle-sim, each in a file X_command.cc, and what they have in common.
 #pragma once
 
 #include <sysexits.h>
@@ -17,6 +15,13 @@ class App;
 }
 
 namespace dthrottle::lab {
+
+// Each adds a subcommand to the program. When that is chosen it does the work, and leaves the exit status (sysexits.h).
+void AddRunCommand(CLI::App& app, int& status);
+void AddCompareCommand(CLI::App& app, int& status);
+void AddReplayCommand(CLI::App& app, int& status);
+void AddFigureCommand(CLI::App& app, int& status);
+void AddLeaseCommand(CLI::App& app, int& status);
 
 // A word to standard error; returns `status`.
 int Complain(int status, const std::string& message);

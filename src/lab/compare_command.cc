@@ -1,4 +1,4 @@
-#include "lab/compare_command.h"
+#include "lab/command.h"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>

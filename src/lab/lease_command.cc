@@ -1,4 +1,4 @@
-#include "lab/lease_command.h"
+#include "lab/command.h"
 
 #include <fmt/format.h>
 
@@ -12,7 +12,6 @@
 #include "io/number_option.h"
 #include "io/picture.h"
 #include "io/progress.h"
-#include "lab/command.h"
 #include "lab/effort.h"
 #include "lab/fleet_options.h"
 #include "lab/lease_fleet.h"

@@ -3,11 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "io/output_main.h"
-#include "lab/compare_command.h"
-#include "lab/figure_command.h"
-#include "lab/lease_command.h"
-#include "lab/replay_command.h"
-#include "lab/run_command.h"
+#include "lab/command.h"
 
 namespace dthrottle::lab {
 namespace {

@@ -1,4 +1,4 @@
-#include "lab/run_command.h"
+#include "lab/command.h"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
