@@ -95,7 +95,24 @@ struct Message {
   std::vector<Position> positions;      // snapshot end
   Entries entries;                      // report, snapshot, levels, near, handover
 
-  void Clear();    // as new, but keeps its memory
+  // Makes it a new message that keeps its memory.
+  void Clear() {
+    kind = {};
+    sender.clear();
+    incarnation = sequence = ring_low = snapshot = 0;
+    from = to = {};
+    period = {};
+    hits = owners = stream = hosts = parts = 0;
+    told = {};
+    last = false;
+    text.clear();
+    site.clear();
+    ranges.clear();
+    names.list.clear();
+    before.list.clear();
+    positions.clear();
+    entries.Clear();
+  }
 };
 
 }    // namespace dthrottle

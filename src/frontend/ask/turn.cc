@@ -7,8 +7,9 @@
 
 #include "base/number.h"
 #include "base/words.h"
-#include "frontend/ask/absent.h"
 #include "frontend/ask/reader.h"
+#include "limiter/limit_of.h"
+#include "query/named_tag.h"
 #include "rule/rulebook.h"
 
 namespace dthrottle {
@@ -28,6 +29,23 @@ bool TakeWait(std::string_view& line, Duration& wait, bool& keep) {
   if (value) wait = std::chrono::milliseconds(ms);
   keep = value && TakeWord(line, kKeep);
   return true;
+}
+
+// Says what a client is to do about these tags when the daemon does not answer, by their rules. One of several is
+// enough to refuse, as in a question. Nothing is decided or counted.
+std::string AnswerAbsent(const Limiter& limiter, std::size_t tag_bytes_max, AskTags& tags, std::string_view line) {
+  const Rulebook& rules = limiter.rules();
+  bool refuse = false;
+  std::size_t named = 0;
+  for (std::string_view word; !(word = NextWord(line)).empty(); ++named) {
+    const NamedTag tag(std::string(tags.Unescape(word)), tag_bytes_max, limiter.keys().digest);
+    const auto index = LimitOf(rules, tag.query());
+    if (!index.has_value() || rules.limit(*index).rule >= rules.rules().size()) continue;
+    const Limit& limit = rules.limit(*index);
+    refuse = refuse || (limit.mode == Mode::kEnforce && rules.rules()[limit.rule].fail_closed);
+  }
+  if (named == 0) return "ERR absent TAG [TAG]...";
+  return refuse ? "OK refuse" : "OK serve";
 }
 
 }    // namespace
