@@ -378,24 +378,17 @@ static ngx_int_t dthrottle_status_variable(ngx_http_request_t* r, ngx_http_varia
   return dthrottle_set_value(v, name, ngx_strlen(name));
 }
 
-static ngx_int_t dthrottle_time_variable(ngx_http_request_t* r, ngx_http_variable_value_t* v, uintptr_t data) {
-  dthrottle_ctx_t* ctx = dthrottle_get_ctx(r->main);
-  (void)data;
-  if (ctx == NULL || ctx->daemon == NULL) {
-    v->not_found = 1;
-    return NGX_OK;
-  }
-  return dthrottle_set_seconds(r, v, ctx->asking != NULL ? ctx->asking->took_us : 0);
-}
+enum { TOOK, DELAY };
 
-static ngx_int_t dthrottle_delay_variable(ngx_http_request_t* r, ngx_http_variable_value_t* v, uintptr_t data) {
+static ngx_int_t dthrottle_seconds_variable(ngx_http_request_t* r, ngx_http_variable_value_t* v, uintptr_t data) {
   dthrottle_ctx_t* ctx = dthrottle_get_ctx(r->main);
-  (void)data;
+  uint64_t us = 0;
   if (ctx == NULL || ctx->daemon == NULL) {
     v->not_found = 1;
     return NGX_OK;
   }
-  return dthrottle_set_seconds(r, v, ctx->asking != NULL ? (uint64_t)ctx->asking->answer.delay_us : 0);
+  if (ctx->asking != NULL) us = data == DELAY ? (uint64_t)ctx->asking->answer.delay_us : ctx->asking->took_us;
+  return dthrottle_set_seconds(r, v, us);
 }
 
 enum { RETRY_AFTER, LIMIT, REMAINING, RULE };
@@ -417,8 +410,8 @@ static ngx_int_t dthrottle_limit_variable(ngx_http_request_t* r, ngx_http_variab
 
 static ngx_http_variable_t dthrottle_variables[] = {
     {ngx_string("dthrottle_status"), NULL, dthrottle_status_variable, 0, NGX_HTTP_VAR_NOCACHEABLE, 0},
-    {ngx_string("dthrottle_time"), NULL, dthrottle_time_variable, 0, NGX_HTTP_VAR_NOCACHEABLE, 0},
-    {ngx_string("dthrottle_delay"), NULL, dthrottle_delay_variable, 0, NGX_HTTP_VAR_NOCACHEABLE, 0},
+    {ngx_string("dthrottle_time"), NULL, dthrottle_seconds_variable, TOOK, NGX_HTTP_VAR_NOCACHEABLE, 0},
+    {ngx_string("dthrottle_delay"), NULL, dthrottle_seconds_variable, DELAY, NGX_HTTP_VAR_NOCACHEABLE, 0},
     {ngx_string("dthrottle_retry_after"), NULL, dthrottle_limit_variable, RETRY_AFTER, NGX_HTTP_VAR_NOCACHEABLE, 0},
     {ngx_string("dthrottle_limit"), NULL, dthrottle_limit_variable, LIMIT, NGX_HTTP_VAR_NOCACHEABLE, 0},
     {ngx_string("dthrottle_remaining"), NULL, dthrottle_limit_variable, REMAINING, NGX_HTTP_VAR_NOCACHEABLE, 0},
