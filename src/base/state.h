@@ -86,7 +86,7 @@ class StateWriter {
       AppendVarint(bytes_, value.size());
       for (const auto& element : value) Write(element);
     } else {
-      WriteStruct(value);
+      T::Fields(*this, value);
     }
   }
   template <class T>
@@ -99,11 +99,6 @@ class StateWriter {
     Write(value.first);
     Write(value.second);
   }
-  template <class T>
-  void WriteStruct(const T& value) {
-    T::Fields(*this, value);
-  }
-
   std::string bytes_;
 };
 

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/math.h"
 #include "base/prng.h"
 #include "capacity/divide.h"
 #include "capacity/dst_graphs.h"
@@ -110,10 +111,6 @@ struct Fleet {
     return accepted;
   }
 };
-
-double Square(double value) {
-  return value * value;
-}
 
 Panel PanelOf(std::string title, int cycles) {
   Panel panel;
