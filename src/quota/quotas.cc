@@ -30,7 +30,7 @@ Quotas::Quotas(std::span<std::byte> region, const std::array<std::byte, 16>& boo
       tags_(PlacesIn(file_.slots(), kWays)),
       others_(file_, file_.slots() - tags_.places()),
       calendars_(std::move(calendar)),
-      since_(now) {
+      latest_(file_.counter(), calendars_, now) {
   DT_CHECK(file_.slots() >= kSlotsMin && tags_.places() < file_.slots());
   Restore(hash);
 }
@@ -93,61 +93,22 @@ void Quotas::Inherit() {
 QuotaSpan Quotas::Roll(Entry& entry, const Limit& limit, Instant now) {
   QuotaSlot& slot = file_.slot(entry.slot);
   QuotaSpan span = calendars_.Now(limit.calendar, now);
-  if (slot.period < span.begin && MayBegin(slot, span, now)) {
+  if (slot.period < span.begin && latest_.MayBegin(slot, span, now)) {
     BeginPeriod(entry, span, now);
   } else if (slot.period > span.begin && slot.period == calendars_.Next(limit.calendar).begin) {
     span = calendars_.Next(limit.calendar);
   } else if (slot.period != span.begin) {
     MoveTo(entry, span);
   }
-  if (slot.latest_min != 0) SetEnd(slot, span.ends);
+  latest_.SetEnd(slot, span.ends);
   entry.others.SetQuota(limit.quota);
   return span;
-}
-
-// Whether the period is later than all that the counts have been in, or that of the counts has ended. Where the latest of
-// all is doubted, one before it may begin too.
-bool Quotas::MayBegin(const QuotaSlot& slot, const QuotaSpan& span, Instant now) const {
-  if (span.begin / 60 > slot.latest_min || HasEnded(slot, now)) return true;
-  return IsDoubted(slot) && span.begin / 60 != slot.latest_min;
-}
-
-bool Quotas::KnowsEnd(const QuotaSlot& slot) const {
-  return slot.own.ends_counter == file_.counter();
-}
-
-// Whether the clock was rather ahead in the latest period than set back from it: since then a period before it has begun
-// in its time, or a boot before this one has taken the counts past the beginning of one.
-bool Quotas::IsDoubted(const QuotaSlot& slot) const {
-  return slot.own.has_begun != 0 || (slot.own.was_carried != 0 && !KnowsEnd(slot));
-}
-
-// Whether the period of the counts is over by the clock of the core, which nobody sets. REQUIRES: latest_min is not 0.
-bool Quotas::HasEnded(const QuotaSlot& slot, Instant now) const {
-  if (KnowsEnd(slot)) return now >= FromNanoseconds(static_cast<std::int64_t>(slot.own.ends_ns));
-  const std::uint64_t length = std::min(slot.until - slot.period, kPeriodSecondsMax);    // a file may say anything
-  return now >= since_ + std::chrono::seconds(static_cast<std::int64_t>(length));
-}
-
-// A kill between the two stores leaves an end that nobody believes in.
-void Quotas::SetEnd(QuotaSlot& slot, Instant ends) {
-  const auto ends_ns = static_cast<std::uint64_t>(ends.time_since_epoch().count());
-  if (KnowsEnd(slot) && slot.own.ends_ns == ends_ns) return;
-  std::atomic_ref(slot.own.ends_ns).store(ends_ns);
-  std::atomic_ref(slot.own.ends_counter).store(file_.counter());
 }
 
 // The counts are of that period from now on, earlier or later, and peers hear so.
 void Quotas::MoveTo(Entry& entry, const QuotaSpan& span) {
   QuotaSlot& slot = file_.slot(entry.slot);
-  const auto from_min = static_cast<std::uint32_t>(std::min<std::uint64_t>(slot.period / 60, UINT32_MAX));
-  const bool is_back = slot.period > span.begin, any_doubt = slot.own.was_carried != 0 || slot.own.has_begun != 0;
-  if (from_min >= slot.latest_min || (is_back && any_doubt)) {    // what is doubted makes way
-    slot.own.was_carried = slot.own.has_begun = 0;
-    std::atomic_ref(slot.latest_min).store(from_min);
-  } else if (!is_back && !KnowsEnd(slot)) {
-    slot.own.was_carried = 1;
-  }
+  latest_.Move(slot, span);
   others_.SetPeriod(entry.others, span.begin);
   slot.until = span.next;
   slot.period = span.begin;
@@ -155,14 +116,10 @@ void Quotas::MoveTo(Entry& entry, const QuotaSpan& span) {
   entry.told = 0;
 }
 
-// The old period is over, so a kill after the first store takes nothing that anybody asks for. The latest period is
-// forgotten when this one is later, or the second that begins in its time: the first may have begun a moment after the
-// clock was set.
+// The old period is over, so a kill after the first store takes nothing that anybody asks for.
 void Quotas::BeginPeriod(Entry& entry, const QuotaSpan& span, Instant now) {
   QuotaSlot& slot = file_.slot(entry.slot);
-  const bool is_second = slot.own.has_begun != 0 && HasEnded(slot, now);
-  if (span.begin / 60 > slot.latest_min || is_second) std::atomic_ref(slot.latest_min).store(0);
-  slot.own.has_begun = slot.latest_min != 0;
+  latest_.Begin(slot, span, now);
   entry.begun = now;
   entry.by = kNobody;
   others_.Free(entry.others);
@@ -174,14 +131,6 @@ void Quotas::BeginPeriod(Entry& entry, const QuotaSpan& span, Instant now) {
   std::atomic_ref(slot.period).store(span.begin, std::memory_order_release);
   entry.told = 0;
   entry.news = kNever;
-}
-
-// Whether its period is past. While that may be only because the clock was set back, so must be the latest one.
-bool Quotas::IsOver(const Entry& entry, Instant now) const {
-  const QuotaSlot& slot = file_.slot(entry.slot);
-  if (!calendars_.IsPast(slot.until, now)) return false;
-  const std::uint64_t latest_until = slot.latest_min * std::uint64_t{60} + (slot.until - slot.period);
-  return slot.latest_min == 0 || IsDoubted(slot) || HasEnded(slot, now) || calendars_.IsPast(latest_until, now);
 }
 
 // ---- Tags ----

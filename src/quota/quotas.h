@@ -37,6 +37,7 @@
 #include "base/tag.h"
 #include "base/time.h"
 #include "base/told_table.h"
+#include "quota/latest_periods.h"
 #include "quota/quota_file.h"
 #include "quota/quota_others.h"
 #include "quota/quota_periods.h"
@@ -183,7 +184,6 @@ class Quotas {
   static constexpr std::size_t kWays = 7, kPlacesPerSlice = 512;
   static constexpr Duration kEarly = std::chrono::minutes(1);
   static constexpr std::uint64_t kNever = UINT64_MAX;
-  static constexpr std::uint64_t kPeriodSecondsMax = 366 * 86400;
   static constexpr std::size_t kOfPeer = 2, kOfPeers = 3;    // places of a full set that one peer keeps, and all
   static constexpr std::uint32_t kHere = UINT32_MAX, kNobody = UINT32_MAX - 1;
 
@@ -207,12 +207,7 @@ class Quotas {
   QuotaSpan Roll(Entry& entry, const Limit& limit, Instant now);
   void MoveTo(Entry& entry, const QuotaSpan& span);
   void BeginPeriod(Entry& entry, const QuotaSpan& span, Instant now);
-  bool MayBegin(const QuotaSlot& slot, const QuotaSpan& span, Instant now) const;
-  bool KnowsEnd(const QuotaSlot& slot) const;
-  bool IsDoubted(const QuotaSlot& slot) const;
-  bool HasEnded(const QuotaSlot& slot, Instant now) const;
-  void SetEnd(QuotaSlot& slot, Instant ends);
-  bool IsOver(const Entry& entry, Instant now) const;
+  bool IsOver(const Entry& entry, Instant now) const { return latest_.IsOver(file_.slot(entry.slot), now); }
   template <class WorthOf>
   Entry* Make(const Tag& tag, std::uint64_t hash, const QuotaSpan& span, WorthOf&& worth, Instant now);
   Entry* Find(std::uint64_t hash);
@@ -250,7 +245,7 @@ class Quotas {
   Tags tags_;
   QuotaOthers others_;
   QuotaCalendars calendars_;
-  const Instant since_;    // when this process began to count
+  LatestPeriods latest_;
   std::atomic<std::size_t> hosts_{1};
   std::size_t walk_ = Tags::kNone;
   bool walk_all_ = false;
