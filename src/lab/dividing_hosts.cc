@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "capacity/topology.h"
-#include "lab/host.h"
+#include "lab/host_transports.h"
 #include "limiter/dividing_settings.h"
 #include "share/check.h"
 

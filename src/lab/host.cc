@@ -1,6 +1,5 @@
 #include "lab/host.h"
 
-#include <fmt/format.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -8,7 +7,6 @@
 #include <new>
 
 #include "base/check.h"
-#include "base/number.h"
 #include "base/prng.h"
 #include "config/calendar.h"
 #include "limiter/asking.h"
@@ -19,22 +17,9 @@
 
 namespace dthrottle::lab {
 
-constexpr std::string_view kHostStem = "host-";
 constexpr Duration kLooksAtDate = std::chrono::seconds(1);    // as the daemon does
 
 namespace {
-
-std::uint32_t NumberIn(std::string_view digits) {
-  std::uint32_t number = 0;
-  DT_CHECK(ParseNumber(digits, number));
-  return number;
-}
-
-// Routes are in the order of the hosts. Hosts that start at one moment call in that order, so each subscribes behind all
-// before it.
-Route RouteTo(std::uint32_t host) {
-  return fmt::format("{:06}", host);
-}
 
 std::string SiteName(std::uint32_t site) {
   return "site-" + std::to_string(site);
@@ -55,18 +40,10 @@ HostOptions WithCodec(HostOptions options) {
 
 }    // namespace
 
-std::string HostName(std::uint32_t number) {
-  return std::string(kHostStem) + std::to_string(number);
-}
-
-std::uint32_t HostNumber(std::string_view name) {
-  return NumberIn(name.substr(kHostStem.size()));
-}
-
 SimHost::Halves::Halves(SimHost& host, Division& division, const CapacitySettings& settings, Instant now)
     : rings(host.options_.hand_over_max),
-      exchange({.name = HostName(host.number_), .incarnation = host.lives_, .saved = host.saved_}, settings, host,
-               Prng(host.prng_.Next()), OnBootClock(now)),
+      exchange({.name = HostName(host.number_), .incarnation = host.lives_, .saved = host.transports_.saved()},
+               settings, host.transports_, Prng(host.prng_.Next()), OnBootClock(now)),
       dividing(division, rings.to_capacity, rings.from_capacity, settings.tags_max, settings.interval, now) {}
 
 Instant SimHost::Halves::Work(Instant now) {
@@ -93,7 +70,7 @@ SimHost::Abroad::Abroad(SimHost& host, Life& life, Instant now)
                 .site = SiteName(host.SiteOf(host.number_)),
                 .other_sites = OtherSites(host.SiteOf(host.number_), host.options_.sites),
                 .codec = host.options_.codec},
-               to_sites, from_sites, host, Prng(host.prng_.Next()), now),
+               to_sites, from_sites, host.transports_, Prng(host.prng_.Next()), now),
       sharing(life.limiter.ways(), to_sites, from_sites,
               {SiteName(host.SiteOf(host.number_)), host.options_.site_period, host.options_.sites - 1,
                host.options_.site_part}, host.prng_, now) {}
@@ -122,7 +99,7 @@ SimHost::Life::Life(SimHost& host, const HostOptions& options, Instant now)
                 .identities_proven = true,
                 .fresh_table = fresh_table,
                 .codec = options.codec},
-               to_exchange, from_exchange, host, Prng(host.prng_.Next()), now),
+               to_exchange, from_exchange, host.transports_, Prng(host.prng_.Next()), now),
       inbox(options.inbox_max, options.period) {
   limiter.ways().WatchTags(options.watched_tags, [&host] { host.woken_ = true; });
   if (!options.counts_frequent_tags) limiter.ways().core().tally.lane(0).SampleNone();
@@ -170,6 +147,7 @@ SimHost::SimHost(std::uint32_t number, const HostOptions& options, HostClock clo
       options_(WithCodec(options)),
       clock_(clock),
       surroundings_(surroundings),
+      transports_(number, options_.codec, surroundings),
       prng_(prng),
       memory_(options.table_bytes) {
   if (options.rules->any_quota()) quotas_.emplace(options.quota_bytes);
@@ -181,7 +159,7 @@ void SimHost::Start(bool keep_table, WorldTime now) {
   DT_CHECK(!running());
   if (!keep_table && lives_ > 0) {
     std::ranges::fill(memory_.bytes(), std::byte{});
-    saved_.clear();
+    transports_.LoseSaved();
     counted_.reset();
     ++boots_;
   }
@@ -372,7 +350,7 @@ void SimHost::Take(const Parcel& parcel, Instant now) {
     case Channel::kPublished:
       return exchange.OnAnswer(parcel.from, *parcel.frame, *parcel.decoded, now);
     case Channel::kRequest:
-      return exchange.OnRequest(RouteTo(parcel.from), HostName(parcel.from), *parcel.frame, now);
+      return exchange.OnRequest(HostTransports::RouteTo(parcel.from), HostName(parcel.from), *parcel.frame, now);
     case Channel::kAnswer:
       return exchange.OnAnswer(parcel.from, *parcel.frame, now);
     case Channel::kCapacity:
@@ -381,33 +359,6 @@ void SimHost::Take(const Parcel& parcel, Instant now) {
       }
       return;
   }
-}
-
-bool SimHost::Publish(const Route& route, const Frame& frame) {
-  surroundings_.Send({Channel::kPublished, number_, NumberIn(route), 0, frame, DecodedOnce(frame)});
-  return true;
-}
-
-const std::shared_ptr<const Decoded>& SimHost::DecodedOnce(const Frame& frame) {
-  if (frame != published_) {
-    auto decoded = std::make_shared<Decoded>();
-    decoded->fault = options_.codec->Decode(*frame, decoded->message);
-    published_ = frame;
-    decoded_ = std::move(decoded);
-  }
-  return decoded_;
-}
-
-void SimHost::Ask(LinkId link, const Frame& frame) {
-  surroundings_.Send({Channel::kRequest, number_, link, 0, frame});
-}
-
-void SimHost::Answer(const Route& route, const Frame& frame) {
-  surroundings_.Send({Channel::kAnswer, number_, NumberIn(route), 0, frame});
-}
-
-void SimHost::Send(std::string_view peer, std::string_view frame) {
-  surroundings_.Send({Channel::kCapacity, number_, HostNumber(peer), 0, std::make_shared<const std::string>(frame)});
 }
 
 bool SimHost::Serves(std::string_view tag, Cost cost, WorldTime now) {

@@ -17,6 +17,7 @@
 #include "bus/exchange.h"
 #include "lab/clock.h"
 #include "lab/events.h"
+#include "lab/host_transports.h"
 #include "lab/inbox.h"
 #include "lab/network.h"
 #include "lab/workers.h"
@@ -56,23 +57,7 @@ struct HostOptions {
   std::size_t inbox_max = 1000;    // frames that wait for a host that is paused or behind; later ones are lost
 };
 
-// What a host does to the world.
-class Surroundings {
- public:
-  // To `parcel.to`, or to everybody else if it is published.
-  virtual void Send(const Parcel& parcel) = 0;
-  // Hits are on their way into a report.
-  virtual void Reported(std::uint32_t host, const Entries& entries) = 0;
-  // Hits of peers are about to be debited.
-  virtual void Debited(std::uint32_t host, const Entries& entries) = 0;
-  // The date, since 1970 UTC.
-  virtual Duration Date() const = 0;
-
- protected:
-  ~Surroundings() = default;
-};
-
-class SimHost final : private Transport, private CapacityTransport {
+class SimHost {
  public:
   SimHost(std::uint32_t number, const HostOptions& options, HostClock clock, Surroundings& surroundings, Prng prng);
   ~SimHost();
@@ -201,13 +186,6 @@ class SimHost final : private Transport, private CapacityTransport {
   void AddLinks(Instant now);
   void RemoveLinks(Instant now);
   bool CallsFor(const Owners* owners, std::uint32_t peer) const;
-  bool Publish(const Route& route, const Frame& frame) override;
-  void Ask(LinkId link, const Frame& frame) override;
-  void Answer(const Route& route, const Frame& frame) override;
-  void Send(std::string_view peer, std::string_view frame) override;
-  void Save(std::string_view state) override { saved_ = state; }
-
-  const std::shared_ptr<const Decoded>& DecodedOnce(const Frame& frame);
   bool PassDebits();
   bool PassHits();
   void Take(const Parcel& parcel, Instant now);
@@ -228,6 +206,7 @@ class SimHost final : private Transport, private CapacityTransport {
   HostOptions options_;
   HostClock clock_;
   Surroundings& surroundings_;
+  HostTransports transports_;
   Prng prng_;
   Memory memory_;
   std::unique_ptr<Life> life_;
@@ -235,18 +214,11 @@ class SimHost final : private Transport, private CapacityTransport {
   WorldTime looked_{};              // at the date, for when periods of quotas begin
   std::unique_ptr<std::array<std::uint64_t, CountedStreams::kWords>> counted_;    // their file; null: owned nothing yet
   std::uint32_t boots_ = 0;
-  std::string saved_;    // of the exchange of capacity, on disk
   std::uint32_t lives_ = 0;
   std::uint64_t decided_before_ = 0;    // by workers of the lives before
   std::vector<std::uint32_t> leaving_links_;    // which the settings no longer name
   int pauses_ = 0;
   bool woken_ = false;
-  Frame published_;                           // the latest
-  std::shared_ptr<const Decoded> decoded_;    // of it
 };
-
-// What hosts call each other.
-std::string HostName(std::uint32_t number);
-std::uint32_t HostNumber(std::string_view name);
 
 }    // namespace dthrottle::lab

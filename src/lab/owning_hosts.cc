@@ -1,6 +1,6 @@
 #include "lab/owning_hosts.h"
 
-#include "lab/host.h"
+#include "lab/host_transports.h"
 #include "lab/network.h"
 
 namespace dthrottle::lab {
