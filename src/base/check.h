@@ -1,4 +1,4 @@
-// DT_CHECK is for our own bugs. Whatever comes from outside is handled, counted and answered, never checked.
+// DT_CHECK is for our own bugs. Input from outside is handled, counted and answered, never checked.
 #pragma once
 
 #include <cstdio>

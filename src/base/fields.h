@@ -53,7 +53,8 @@ class PackCursor {
 
   // REQUIRES: there is one.
   const PackValue& Take() { return values_[at_++]; }
-  // The values of an array come next; false, and nothing is taken, if it is none or has more than `most`.
+  // Enters the array that comes next, which has `n` values. False, and nothing is taken: it is no array, or has more
+  // than `most`.
   bool Enter(std::size_t most, std::size_t& n) {
     const PackValue& v = values_[at_];
     n = static_cast<std::size_t>(v.number);
@@ -187,11 +188,11 @@ class FieldReader {
     if (const std::size_t at = Find(name); at != 0) ok_ = ok_ && Get(at, v);
   }
 
-  // The frame is a map, its keys are texts and no two the same, nothing was missing and all was of its type.
+  // True: the frame is a map whose keys are distinct texts, no field was missing, and each had its type.
   bool ok() const { return ok_; }
 
  private:
-  // A bit that names share with few others, so that most of those that are not there need no search.
+  // A bit that few names share, so a name that is not there seldom needs a search.
   static constexpr std::uint64_t BitOf(std::string_view name) {
     if (name.empty()) return 1;
     const auto first = static_cast<unsigned char>(name.front()), last = static_cast<unsigned char>(name.back());

@@ -37,7 +37,7 @@ struct HistogramTotals {
 
 class Histogram {
  public:
-  // Counts `n` that took `each`; what is negative took nothing. REQUIRES: always called by the same thread.
+  // Counts `n` that took `each`; a negative time counts as zero. REQUIRES: always called by the same thread.
   void Add(Duration each, std::uint64_t n = 1) {
     each = std::max(each, Duration::zero());
     std::size_t i = 0;    // nearly all are short, so the first few bounds decide

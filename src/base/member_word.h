@@ -6,10 +6,10 @@
 
 namespace dthrottle {
 
-// By a host, in tokens since it said so last; or by the owner, of all hosts, in thousandths of a token a second.
+// A host states tokens since it last said so. The owner states thousandths of a token a second, of all hosts.
 struct MemberWord {
   static constexpr std::uint64_t kNameMax = (std::uint64_t{1} << 56) - 1;
-  static constexpr std::uint64_t kMost = std::uint64_t{1} << 50;    // of all numbers
+  static constexpr std::uint64_t kMost = std::uint64_t{1} << 50;    // of each number
 
   std::uint64_t member = 0;    // AmongTags::NameOf
   std::uint64_t asked = 0, served = 0;

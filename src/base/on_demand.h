@@ -25,7 +25,7 @@ class OnDemand {
   }
   const T* operator->() const { return &**this; }
 
-  // To be written to.
+  // The value, for writing.
   T& Made() {
     if (!value_) value_ = std::make_unique<T>();
     return *value_;

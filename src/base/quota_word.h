@@ -14,10 +14,10 @@ inline constexpr std::uint64_t kHostCounters = std::uint64_t{1} << 32;
 inline constexpr std::uint64_t kQuotaPeriodMax = std::uint64_t{1} << 40;
 
 struct QuotaWord {
-  std::uint64_t counter = kAllHosts;    // names who counted, below 2^56: a host from one boot to the next
-  std::uint64_t period = 0;     // in which, by when it began: seconds since 1970
+  std::uint64_t counter = kAllHosts;    // who has counted, below 2^56: a host from one boot to the next
+  std::uint64_t period = 0;     // when the period began, seconds since 1970
   std::uint64_t taken = 0;      // tokens
-  // So many of them came back. None: another host says so, and `taken` leaves out what came back.
+  // Tokens of these that came back. None: the word is passed on by another host, and `taken` leaves them out.
   std::optional<std::uint64_t> back{};
 
   std::uint64_t net() const { return taken - back.value_or(0); }

@@ -1,7 +1,7 @@
 // A bounded table beside the table of buckets: what a few tags need and a bucket has no room for.
 //
 // An entry is found by the keyed hash of its tag, in the one set of kWays places that the upper bits of the hash name.
-// The hashes of a set share a cache line, and with them what is wanted on the way, `Beside`. Entries never move, and
+// The hashes of a set share a cache line with its `Beside`, which is wanted together with them. Entries never move, and
 // the owner chooses which of them makes room. All hashes of a set are of one shard of the table of buckets, so that
 // shard's lock guards the set; hashes are atomic, so a thread may read all of them without a lock.
 #pragma once
@@ -65,7 +65,7 @@ class SideTable {
 
   // The place of the entry; kNone if there is none.
   std::size_t Find(std::uint64_t hash) const {
-    if (used() == 0) return kNone;    // as most are, and their memory stays untouched
+    if (used() == 0) return kNone;    // most tables are empty, and their memory stays untouched
     const auto& hashes = sets_[hash >> shift_].hashes;
     for (std::size_t way = 0; way < kWays; ++way) {
       if (hashes[way].load(std::memory_order_relaxed) == hash && hash != 0) return (hash >> shift_) * kWays + way;
@@ -90,8 +90,8 @@ class SideTable {
     return count;
   }
 
-  // A free place of the set; else that of the entry that is worth least, where the optional `worth(place)` is none for
-  // an entry that stays; kNone if all stay. REQUIRES: Find(hash) is kNone.
+  // A free place of the set, else the place of the entry with the least `worth(place)`. An entry whose worth is none
+  // stays; kNone: all stay. REQUIRES: Find(hash) is kNone.
   template <class Worth>
   std::size_t RoomFor(std::uint64_t hash, Worth&& worth) const {
     if (hash == 0) return kNone;

@@ -1,4 +1,4 @@
-// SipHash (Aumasson and Bernstein 2012): a hash that whoever does not know the key cannot steer.
+// SipHash (Aumasson and Bernstein 2012): a hash that nobody can steer without the key.
 //
 // Tags are written by strangers. With an unkeyed hash a stranger could fill one corner of the table and push out
 // whatever lives there. The template carries the number of rounds: <2, 4> is the published recommendation and is

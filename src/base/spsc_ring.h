@@ -36,7 +36,8 @@ class SpscRing {
     return true;
   }
 
-  // Either thread; what it says may have changed since, but only for the better of the one that asks.
+  // For either thread. The answer may be out of date, always in favour of the caller: there is more room, or more to
+  // pop.
   bool full() const { return After(tail_.load(std::memory_order_acquire)) == head_.load(std::memory_order_acquire); }
   bool empty() const { return head_.load(std::memory_order_acquire) == tail_.load(std::memory_order_acquire); }
 

@@ -13,7 +13,7 @@
 //
 // Numbers are varints, reals their eight bytes, instants nanoseconds of their clock; containers are a count and their
 // elements. A reader believes no count that the bytes left cannot hold. What the numbers mean is the type's to check.
-// Another version is not read: whoever changes the fields changes the version.
+// Another version is not read, so a change of the fields needs a new version.
 #pragma once
 
 #include <bit>
@@ -58,7 +58,7 @@ class StateWriter {
     (Write(values), ...);
   }
 
-  // What the reader is to refuse if it is not so.
+  // A condition for the reader to check; there is nothing to write.
   void Check(bool) {}
 
   std::string Take() { return std::move(bytes_); }

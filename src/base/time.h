@@ -27,8 +27,8 @@ struct MonotonicClock : ClockBase<MonotonicClock> {};
 // Nanoseconds since an origin that is the same for all processes of one boot (CLOCK_MONOTONIC in the daemon).
 using Instant = MonotonicClock::time_point;
 
-// As above, but goes on while the machine is suspended (CLOCK_BOOTTIME in the daemon). Whatever others count on to end,
-// a lease or a mastership, ends on this clock.
+// The same, but it goes on while the machine is suspended (CLOCK_BOOTTIME in the daemon). Leases and masterships end on
+// this clock, because others count on their end.
 struct BootClock : ClockBase<BootClock> {};
 using BootInstant = BootClock::time_point;
 

@@ -24,7 +24,7 @@ class ToldTable : public SideTable<Entry, kWays, UntoldWays> {
 
   // ---- With the set of the place locked ----
 
-  // As SideTable; of a new entry nothing is to be told.
+  // The same as in SideTable. A new entry counts as told.
   template <class Worth>
   std::size_t FindOrPut(std::uint64_t hash, Worth&& worth) {
     const std::size_t known = this->Find(hash);
@@ -59,8 +59,8 @@ class ToldTable : public SideTable<Entry, kWays, UntoldWays> {
     }
   }
 
-  // Calls tell(place, locked) for each entry that is to be told, until it returns false: there is no room now. True:
-  // there is more to tell.
+  // Calls tell(place, locked) for each entry that is to be told, until that returns false for want of room. Returns
+  // whether there is more to tell.
   template <class Lock, class Tell>
   bool TellSome(Lock&& lock, Tell&& tell) {
     if (!any_.exchange(false, std::memory_order_relaxed)) return false;

@@ -26,7 +26,7 @@ inline bool TakeWord(std::string_view& line, std::string_view word) {
   return true;
 }
 
-// Takes the next word off a line where one blank stands between two; empty: nothing stands before that.
+// Takes the next word off a line whose words are one blank apart; empty: a blank comes next, or nothing.
 inline std::string_view NextField(std::string_view& line) {
   const std::string_view word = line.substr(0, line.find(' '));
   line.remove_prefix(std::min(word.size() + 1, line.size()));

@@ -23,8 +23,8 @@ extern "C" {
 #define DTHROTTLE_PAGE_SUFFIX ".page"
 #define DTHROTTLE_PAGE_MAGIC UINT64_C(0x3345474150485444) /* "DTHPAGE3" */
 
-/* Instants in an entry have a unit of 1024 ns. What is further ahead than the first of these is no instant of an entry;
- * tokens may be taken for so long after `next` as the second says. */
+/* Instants in an entry have a unit of 1024 ns. No entry has one that is further ahead than the first of these. Tokens
+ * may be taken until `next` and as much longer as the second says. */
 #define DTHROTTLE_PAGE_AHEAD (INT64_C(2) << 20)
 #define DTHROTTLE_PAGE_GRACE (INT64_C(1) << 19)
 #define DTHROTTLE_PAGE_UNIT_NS INT64_C(1024)
@@ -123,7 +123,7 @@ static inline uint64_t dthrottle_page_name(uint64_t hash) {
   return (hash & ~DTHROTTLE_PAGE_ALLOWED) | (DTHROTTLE_PAGE_ALLOWED + 1);
 }
 
-/* The first of the entries that the tag may have, by the bits that its name has not. */
+/* The first of the entries that the tag may have, by bits of the hash that its name lacks. */
 static inline uint32_t dthrottle_page_set(uint64_t hash, uint32_t entries) {
   return (uint32_t)(hash * DTHROTTLE_PAGE_WAYS) & (entries - 1);
 }
@@ -185,7 +185,7 @@ static inline void dthrottle_page_refuse(struct dthrottle_page_count* count) {
   __atomic_fetch_add(&count->refused, 1, __ATOMIC_RELAXED);
 }
 
-/* Takes a ticket for each token of the tag with this hash, whose number of entry is known; false: they are good for
+/* Takes a ticket for each token out of that entry, which the tag with this hash had. False: the tickets are good for
  * nothing by now.
  *
  * The tickets come first and the word that allows them second, both in the one order of all threads, while the daemon
@@ -203,7 +203,7 @@ static inline bool dthrottle_page_take(const struct dthrottle_page* page, struct
   return true;
 }
 
-/* What dthrottle_page_peek says of one token, and it is counted. */
+/* Decides about one token as dthrottle_page_peek says, and counts it. */
 static inline enum dthrottle_page_verdict dthrottle_page_decide(const struct dthrottle_page* page,
                                                                 struct dthrottle_page_count* counts, uint32_t entries,
                                                                 uint64_t hash, int64_t now_ns) {

@@ -73,7 +73,8 @@ class Bucket {
  public:
   constexpr Bucket() = default;    // full, since before anybody can ask
 
-  // Serves if the level is at least `cost`, and then spends it. A cost of 0 spends nothing: it asks for debt.
+  // Serves if the level is at least `cost`, and then spends it. A cost of 0 spends nothing, and is served unless there
+  // is debt.
   [[nodiscard]] bool Take(const Shape& shape, Cost cost, Instant now) {
     const Ticks at = ToTicks(now), price = Price(shape, cost);
     const Ticks spent = std::max<Ticks>(full_at_ - at, 0);    // refill beyond full is lost
@@ -112,7 +113,7 @@ class Bucket {
     if (full_at_ <= at) {
       waste.Rested(full_at_, at, window);
     } else {
-      static_cast<void>(waste.Pay(refill, at - refill, at, window));    // nobody is to be paid by it again
+      static_cast<void>(waste.Pay(refill, at - refill, at, window));    // so that it pays for nothing else
     }
     return SetWithFloor(shape, std::max(full_at_, at) + price - refill, debt_max, now);
   }
@@ -133,7 +134,7 @@ class Bucket {
     full_at_ = std::max(full_at_, ToTicks(now)) + Price(shape, tokens);
   }
 
-  // Has room for tokens that somebody else has of it, which cost so many ticks: it is that far from full.
+  // Keeps room for tokens that were lent out of the bucket, which cost so many ticks: it is that far from full.
   void LeaveRoom(Ticks ticks, Instant now) { full_at_ = std::max(full_at_, ToTicks(now) + ticks); }
 
   // Tokens now; negative means debt.
@@ -203,7 +204,7 @@ class Bucket {
     return result;
   }
 
-  // As drained as it is, but with no debt: for a bucket whose former shape is unknown.
+  // The same bucket without its debt, for one whose former shape is unknown.
   [[nodiscard]] Bucket WithoutDebt(const Shape& shape, Instant now) const {
     Bucket result;
     result.full_at_ = ToTicks(now) + std::min(Spent(now), shape.depth);
@@ -222,7 +223,7 @@ class Bucket {
     return __builtin_mul_overflow(shape.interval, cost, &price) ? kFarTicks : std::min(price, kFarTicks);
   }
 
-  // Debt never falls below the floor, nor rises because of it. Returns what would be below.
+  // Debt does not go beyond the floor, and what lay beyond it before stays. Returns what the floor forgives.
   Ticks SetWithFloor(const Shape& shape, Ticks full_at, Ticks debt_max, Instant now) {
     const Ticks floor = ToTicks(now) + shape.depth + std::min(debt_max, kFarTicks);
     full_at_ = std::min(full_at, std::max(full_at_, floor));

@@ -101,7 +101,7 @@ class Merits {
 
 static_assert(sizeof(Merits) == 10);
 
-// Which peer told of a tag. Two peers that have one code share their part, which needs more than 255 of them.
+// The code of the peer that told of a tag. Above 255 peers, several share a code and its part.
 using Teller = std::uint8_t;
 inline constexpr Teller kNoTeller = 0;    // no peer in particular, or one that is not known any more
 constexpr Teller TellerOf(std::uint32_t peer) {
@@ -114,10 +114,10 @@ struct Claim {
   bool half_spent;       // more than half of its burst is spent: forgetting it forgives much
 };
 
-// What making room in a group costs; the less comes first.
+// What making room in a group costs. The lower of two is the cheaper.
 struct Sacrifice {
   unsigned merit;          // the highest of the tags that go
-  bool of_another_rule;    // than the newcomer's: one of them is
+  bool of_another_rule;    // one of these tags is under a rule that is not the newcomer's
 
   friend auto operator<=>(const Sacrifice&, const Sacrifice&) = default;
 };
@@ -143,7 +143,7 @@ class Crowd {
   Victim Choose(Merits& merits);
 
  private:
-  // Two rules of one class share a quota, which needs more than 64 rules.
+  // Above 64 rules, several share a class and its quota.
   static constexpr std::size_t kClasses = 64;
   static std::uint8_t Class(std::uint32_t rule) { return static_cast<std::uint8_t>(rule % kClasses); }
 

@@ -132,7 +132,7 @@ class Source {
 
 inline constexpr Source Source::kQuery{true, kNoTeller}, Source::kPeer{false, kNoTeller};
 
-// The rules that a slot is written for. After a kill nobody knows some.
+// The rules that a slot is written for. After a kill those of some slots are unknown.
 enum class WrittenFor { kRulesInForce, kRulesBefore, kUnknown };
 
 // What the table has to ask about a slot. Called with the shard's lock held.
@@ -190,7 +190,7 @@ class Table {
   // The fingerprint of the rules that the table in a region is under; none: there is no table that Open would keep.
   static std::optional<std::uint64_t> RulesOf(std::span<const std::byte> region);
 
-  // What Open would have to read the region through for. REQUIRES: nobody else uses the table; !reshaping().
+  // What Open would otherwise have to read the whole region for. REQUIRES: nobody else uses the table; !reshaping().
   std::string Notes() const;
 
   ~Table();
@@ -206,8 +206,8 @@ class Table {
   struct Cell;
 
   // A look-up under way. Aim() asks for the memory of the directory; Approach(), once that has had time to arrive, for
-  // the memory of the cell, and of its account of waste for whoever wants that too. Neither locks. Defined in
-  // table_lookup.h, as are ForEach and what the guard does for each entry of a report.
+  // the memory of the cell, and with `with_waste` of its account of waste. Neither locks. Defined in table_lookup.h, as
+  // are ForEach and what the guard does for each entry of a report.
   struct Probe {    // nothing by default: an array of them costs nothing
     std::uint64_t hash;
     Group* first;
@@ -216,8 +216,7 @@ class Table {
   Probe Aim(const Tag& tag) const;
   void Approach(Probe& probe, bool with_waste) const;
 
-  // Calls use(i, probe) for 0 <= i < n in order, of the tag that tag_of(i) is, and waits for as little memory as can
-  // be.
+  // Calls use(i, probe) for the tags tag_of(i), 0 <= i < n, in order, and waits for as little memory as can be.
   template <class TagOf, class Use>
   void ForEach(std::size_t n, bool with_waste, TagOf&& tag_of, Use&& use) const;
 
@@ -228,12 +227,13 @@ class Table {
     // REQUIRES: the shard of `hash` stays locked for this object's lifetime.
     Locked(Table& table, std::uint64_t hash);
 
-    // The slot of `tag`, brought up to the current generation, or null. REQUIRES: hash is Hash(tag); the probe is its.
+    // The slot of `tag`, brought up to the current generation, or null. REQUIRES: `hash` is Hash(tag), and the probe is
+    // that of the tag.
     Slot* Find(const Tag& tag, const Probe& probe, Instant now);
     Slot* Find(const Tag& tag, Instant now);
 
-    // Records a tag that Find did not find. Null: a peer spoke of it, and there is no room but what tags that were
-    // asked use, and peers that have no more than it.
+    // Records a tag that Find did not find. Null: a peer spoke of it, and all room is taken by tags that were asked,
+    // and by peers that have no more than it.
     Slot* Insert(const Tag& tag, const Bucket& bucket, LimitIndex limit, Source source, Instant now);
 
     // REQUIRES of all: the slot came from this object.

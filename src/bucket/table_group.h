@@ -24,7 +24,7 @@ inline constexpr std::uint16_t kFree = 0;
 inline constexpr std::uint16_t kContinued = 1;    // belongs to the tag that starts in an earlier cell
 inline constexpr std::uint16_t kFingerprintMin = 2;
 
-// Spilled tags of a group are not counted any further, nor less again: its tags' second groups are then always visited.
+// The count of spilled tags stays at this most for good: the second groups of its tags are then always visited.
 inline constexpr std::uint8_t kSpilledMax = 255;
 
 // Cells that a tag occupies.

@@ -1,4 +1,4 @@
-// Looking up, the half of the table that every decision goes through. Apart from table.h, for the few that cannot
+// Looking up, the half of the table that every decision goes through. Not in table.h, because only a few callers cannot
 // afford a call.
 #pragma once
 
@@ -35,7 +35,7 @@ inline bool SameBytes(const char* a, const char* b, std::size_t n) {
   return ((a0 ^ b0) | (a1 ^ b1)) == 0;
 }
 
-// As std::memcpy, for tags.
+// What std::memcpy does, fast for tags.
 inline void CopyBytes(char* to, const char* from, std::size_t n) {
   if (n < 8 || n > 16) {
     if (n != 0) std::memcpy(to, from, n);
@@ -77,7 +77,7 @@ inline void Table::Lock(std::size_t shard) {
   constexpr int kSpins = 1000;    // longer than any shard is held by a thread that runs
   if (!shared_) return;
   for (int spins = 0; shards_[shard].locked.exchange(true, std::memory_order_acquire); ++spins) {
-    if (spins >= kSpins) std::this_thread::yield();    // whoever holds it may need this core
+    if (spins >= kSpins) std::this_thread::yield();    // the holder may need this core
   }
 }
 
@@ -115,10 +115,9 @@ inline void Table::Approach(Probe& probe, bool with_waste) const {
   if (with_waste) __builtin_prefetch(&g.waste[cell]);
 }
 
-// A prefetch waits for its address to be translated, and what a processor has under way meanwhile is less than the work
-// for one tag. So they are issued some at once, and the page walks overlap; too many at once, and they are dropped.
-// Not too far ahead either: directories lie 1 KiB apart, so that few of them fit into a first-level cache. A few tags have
-// no work between them to hide memory behind, and are looked up at once.
+// A prefetch first waits for its address to be translated. Some are issued at once, so that their page walks overlap;
+// of too many at once the processor drops some. None runs too far ahead: directories lie 1 KiB apart, so few of them
+// fit into a first-level cache. A few tags have no work between them to hide memory behind, and are looked up at once.
 template <class TagOf, class Use>
 inline void Table::ForEach(std::size_t n, bool with_waste, TagOf&& tag_of, Use&& use) const {
   constexpr std::size_t kAtOnce = 8, kNear = 2 * kAtOnce, kFar = 4 * kAtOnce, kRing = 64;

@@ -128,7 +128,7 @@ bool Table::IsRight(std::size_t index) const {
   return right_groups_[shard * words_per_shard_ + in_shard / 64] >> in_shard % 64 & 1;
 }
 
-// Believes nothing: the region may have been cut off between any two stores, or be somebody's idea of a joke.
+// Believes nothing: the region may have been cut off between any two stores, or hold anything else.
 void Table::PutRight(Group& g, std::size_t shard, Instant now) {
   const std::size_t in_shard = IndexOf(&g) % groups_per_shard_;
   right_groups_[shard * words_per_shard_ + in_shard / 64] |= std::uint64_t{1} << in_shard % 64;

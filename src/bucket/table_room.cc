@@ -3,7 +3,7 @@
 // Room is looked for where it costs least: a free cell; free cells that other tags lie between; a tag that can move to
 // its other group; a bucket that is full again, which is the same as none. What peers say goes a little further, to the
 // room of what other peers said: hearsay makes nobody forget what was asked here. A tag that was asked always finds
-// room. forget.h says whose.
+// room; forget.h says whose.
 
 #include "bucket/table_lookup.h"
 

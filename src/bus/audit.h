@@ -28,8 +28,8 @@ class Audit {
 
   bool known() const { return heard_.has_value(); }
 
-  // Frames up to that one have so many hits of this life, also those that are still to come. Later ones may have come;
-  // where more of them came than are kept it stays unknown.
+  // Frames up to that one have so many hits of this life, frames that are still to come included. Later frames may have
+  // come before this; if more of them came than are kept, the audit stays unknown.
   void Learn(std::uint64_t sequence, std::uint64_t hits) {
     if (sequence < forgotten_) return;
     learned_at_ = sequence;
@@ -48,7 +48,7 @@ class Audit {
     latest_.erase(latest_.begin());
   }
 
-  // Nothing is missing of the first `hits` hits of this life but what is lost: returns how many those are.
+  // All of the first `hits` hits of this life have come or are lost. Returns how many are lost.
   std::uint64_t Check(std::uint64_t hits) { return Catch(before_.hits + hits); }
 
   struct Lost {

@@ -17,8 +17,8 @@ namespace dthrottle {
 class ClockOffset {
  public:
   // Something sent at `theirs` came at `ours`. False, and passed over, if that clock would suddenly be far ahead. The
-  // third time in a row it is believed: this host has slept. The other one has if its clock is far behind for three
-  // seconds, by the same within one. The delay of a slow way goes up and down, or is shorter.
+  // third time in a row it is believed: this host has slept. The other host has slept if its clock stays far behind for
+  // three seconds, by the same amount within one: the delay of a slow way varies, or ends sooner.
   bool Add(Instant theirs, Instant ours) {
     std::int64_t difference;
     if (__builtin_sub_overflow(Count(ours), Count(theirs), &difference)) difference = kKnownMax;
@@ -44,8 +44,8 @@ class ClockOffset {
 
   static void Fields(auto& state, auto& self) { state(self.before_, self.recent_, self.since_); }
 
-  // Never later than `now`, which is also the answer as long as nothing is known, and never more than a day ago, so
-  // that whoever reckons with it need not fear an overflow: peers may claim any instant.
+  // Never later than `now`, which is also the answer as long as nothing is known. Never more than a day ago, so that
+  // sums with it do not overflow: peers may claim any instant.
   Instant ToOurs(Instant theirs, Instant now) const {
     if (!known()) return now;
     std::int64_t ours;

@@ -33,8 +33,8 @@ constexpr std::string_view kKindNames[] = {
     "report",       "hello",  "welcome", "refusal", "repeat", "gone",     "want", "snapshot",
     "snapshot-end", "levels", "near",    "owners",  "closed", "handover", "taken"};
 
-// Every message fits into a frame: all fields at their longest, and one of the three kinds of bulk. How long entries
-// are at most is what Entries::Add sees to.
+// Every message fits into a frame: all fields at their longest, and one of the three kinds of bulk. Entries::Add bounds
+// how long entries are.
 constexpr std::size_t kNumberBytesMax = 1 + 8, kFieldNameBytesMax = 1 + 10, kFieldsMax = 30;
 constexpr std::size_t kRangeBytesMax = 1 + 2 * kNumberBytesMax;
 constexpr std::size_t kPositionBytesMax = 1 + 2 + kHostNameBytesMax + 2 * kNumberBytesMax;
@@ -55,7 +55,7 @@ bool IsInstant(Instant t) {
   return t.time_since_epoch() >= -kSinceOriginMax && t.time_since_epoch() <= kSinceOriginMax;
 }
 
-// Numbers are of entries that are there, within their bounds, and every entry without hits has one beside it.
+// Every number is of an entry that is there and within its bounds, and every entry without hits has a number.
 bool BesidesFit(MessageKind kind, const Entries& entries) {
   if (entries.besides() == 0) return true;
   const auto fit = [&](const std::vector<Beside>& besides, std::uint64_t least, std::uint64_t most) {
@@ -84,7 +84,7 @@ bool BesidesFit(MessageKind kind, const Entries& entries) {
          });
 }
 
-// A list of owners has names, each once, in their order, as the one before has.
+// A list of owners, like the one before it, has names in ascending order, each once.
 bool AreOwners(const Message& m) {
   if (m.kind != MessageKind::kOwners) return m.names.list.empty() && m.before.list.empty();
   const auto good = [](const HostNames& hosts) {

@@ -132,15 +132,15 @@ struct Exchange::State {
     return state.Take();
   }
 
-  // Owners of whom the settings name none are gone for good. A host that is to own nothing itself then begins with the
-  // list of its settings, or it would wait for a word of theirs.
+  // If the settings name none of these owners, they are gone for good. A host that owns nothing itself then begins with
+  // the list of its settings, or it would wait for a word of theirs.
   bool NamesNoneOf(const std::vector<std::string>& owners) const {
     const Owners& named = *core.options.owners;
     return !core.options.owners_registered && !named.Find(core.options.name) &&
            std::ranges::none_of(owners, [&](const std::string& owner) { return named.Find(owner).has_value(); });
   }
 
-  // With the owners that were in force; where the settings name others than they did, those are proposed.
+  // Goes on with the owners that were in force. Owners that the settings name only now are proposed.
   bool Resume(std::string_view life) {
     StateReader state(life);
     LifeHead head;

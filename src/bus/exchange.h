@@ -45,7 +45,7 @@ struct ToPeers {
     kLevels,    // this host owns the tags: bucket states as of `to` for the host `peer`, of which all reports until
                 // `counted` are contained. Beside an entry: the demand of others, and what is foretold of them
     kNear,      // tags that are near their limit, or penalized, for everybody; with `to_one`, for the host `peer`
-    kOwners,    // whatever comes behind it is cut by the owners that were said last
+    kOwners,    // what comes behind it is cut by the owners that were stated last
     kHandoverPart,    // entries: bucket states as of `to` of tags that this host owned by the list before
     kHandoverEnd,
   };
@@ -243,14 +243,15 @@ class Exchange {
 
   // The settings name others: an owner proposes them to all.
   void SetOwners(std::vector<std::string> names);
-  // The list is in force because somebody says so who decides for all; of two the one with the greater epoch counts.
+  // A register that decides for all hosts has put the list in force. Where there are two, the one with the greater
+  // epoch counts.
   void ObeyOwners(std::shared_ptr<const Owners> list);
   // With a register: what SetOwners asked for, once all owners are ready for it; null: nothing is.
   std::shared_ptr<const Owners> proposed() const;
   std::shared_ptr<const Owners> owners() const;    // in force
-  // The link is to stay even if the settings no longer name the address: it leads to an owner in force, or to one that
-  // has yet to say what it counted, or to hand over its tags, or the owners have just changed and the host there needs
-  // it.
+  // Whether the link has to stay though the settings no longer name its address: it leads to an owner in force, or to
+  // one that has yet to say what it counted or to hand over its tags; or the owners have just changed, and the host
+  // there needs it.
   bool Needs(LinkId link, Instant now) const;
 
   // ---- From the wire. Frames may be anything. ----
@@ -282,7 +283,7 @@ class Exchange {
 
   // ---- Over an orderly restart: for its peers the next Exchange is this one after a pause ----
 
-  // As Tick, but asks nobody for anything; true when nothing is on its way to the limiter or from it.
+  // Does what Tick does, but asks nobody for anything. True: nothing is on its way to the limiter or from it.
   bool Drain(Instant now);
   // What was published, what was heard of whom, and whether this host has joined, for Options::life. REQUIRES: Drain()
   // has returned true; what is not drained is lost with this object.

@@ -111,7 +111,7 @@ class ExchangeCore {
     transport.Answer(route, Encoded());
   }
 
-  // Into `in`, or a copy of what was `decoded` before; what cannot be read is counted.
+  // Decodes into `in`, or copies what was `decoded` before. What cannot be read is counted.
   DecodeFault Decode(std::string_view frame, const Decoded* decoded = nullptr) {
     if (decoded != nullptr) in = decoded->message;
     const DecodeFault fault = decoded != nullptr ? decoded->fault : codec_->Decode(frame, in);

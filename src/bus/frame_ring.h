@@ -1,4 +1,4 @@
-// The latest frames that this host published, to be sent again to who missed them. Numbers them from 1.
+// The latest frames that this host published, to be sent again to peers that missed them. Numbers them from 1.
 #pragma once
 
 #include <cstddef>

@@ -38,7 +38,7 @@ class Membership {
 
   // The host of that name if a link leads to it; null otherwise.
   Peer* Linked(std::string_view name);
-  // One that no link leads to may have to go for it.
+  // A host that no link leads to may be forgotten to make room for it.
   Peer& FindOrAdd(const std::string& name);
   // The host of that number if a link leads to it; null otherwise.
   Peer* Numbered(std::uint32_t number) const {

@@ -32,7 +32,7 @@ inline constexpr std::uint64_t kLastSequence = std::numeric_limits<std::uint64_t
 inline constexpr std::string_view kFramePrefix = "DTR\2";
 
 enum class MessageKind : std::uint8_t {
-  kReport = 1,     // hits of an interval; published to all, and sent again to who asks
+  kReport = 1,     // hits of an interval; published to all, and sent again to hosts that ask
   kHello = 2,      // who are you? I am ...
   kWelcome = 3,    // the answer
   kRefusal = 4,    // the other answer to anything: text says why
@@ -73,17 +73,17 @@ struct Message {
   MessageKind kind{};
   std::string sender;               // always
   std::uint64_t incarnation = 0;    // always: of the sender, except kRepeat: of whom it asks
-  std::uint64_t sequence =
-      0;    // report: this frame's, from 1; hello, welcome: the last published; snapshots: number of the part;
-            // levels, closed: every report of the receiver up to it is contained; handover: number of the part, from
-            // 1, of `parts`; taken: parts that have come
+  // Report: of this frame, from 1. Hello, welcome: of the last frame published. Snapshots: number of the part. Levels,
+  // closed: every report of the receiver up to it is contained. Handover: number of the part, from 1, of `parts`.
+  // Taken: parts that have come.
+  std::uint64_t sequence = 0;
   std::uint64_t ring_low = 0;    // report, welcome, gone: the oldest sequence that can be sent again
   Instant from{}, to{};          // report: interval of the hits; others: `to` is when it was sent. Sender's clock
   Duration period{};             // report, hello, welcome: the sender's
   std::uint64_t hits = 0;        // welcome: in the frames of this life up to `sequence`
   Told told;                     // welcome: by the lives before
   bool last = false;             // report: no more frames for this interval
-  std::uint64_t snapshot = 0;    // number chosen by who asks for a snapshot, or says hello; the answer repeats it
+  std::uint64_t snapshot = 0;    // of a request for a snapshot, or of a hello; the answer repeats it
   std::uint64_t owners = 0;      // Owners::epoch: of the sender; of a report: by which it was cut; 0: all hear all
   std::uint64_t stream = 0;      // owners, closed: the epoch of a stream of reports
   std::uint64_t hosts = 0;       // levels: of the fleet, as the sender counts them; report of a site: of that

@@ -44,8 +44,8 @@ struct TagDemand {
 struct TagShare {
   CapacityKey key;
   Parts parts = 0;    // usable under a valid lease, reserve included
-  // Of a tag with something pinned: what of `parts` would be given away by now if it were not pinned, and the number of
-  // the pin that neighbours' gifts go by.
+  // If something of the tag is pinned: what of `parts` would be given away by now if it were not, and the number of the
+  // pin that neighbours' gifts go by.
   Parts blocked = 0;
   std::uint32_t pin = 0;
 };
@@ -200,7 +200,8 @@ class CapacityExchange {
   CapacityCounts Counts(BootInstant now) const;
   std::vector<CapacityMember> Members(BootInstant now) const;
   std::optional<CapacityTag> Inspect(const CapacityKey& key) const;    // none: no ledger, so `other`
-  // Of whoever has said. Members are asked in the rounds after this, as long as it is called now and then.
+  // The sum of members that have answered. Members are asked in the rounds after this, as long as it is called now and
+  // then.
   CapacitySum Sum(const CapacityKey& key, BootInstant now);
 
  private:

@@ -1,4 +1,4 @@
-// What a best friend keeps of one life of another host: its ledgers, as logged last, for whoever inherits them.
+// What a best friend keeps of one life of another host: its ledgers, as logged last, for the host that inherits them.
 #pragma once
 
 #include <cstdint>

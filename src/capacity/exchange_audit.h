@@ -21,7 +21,7 @@ class CapacityAudits {
   // The ledgers have begun anew.
   void Begin();
 
-  // As CapacityExchange::Sum. Members are asked in the rounds after this.
+  // The same as CapacityExchange::Sum. Members are asked in the rounds after this.
   CapacitySum Sum(const CapacityKey& key, BootInstant now);
   void AskShares(BootInstant now);
   // Judges what was answered, and asks about further tags.

@@ -64,7 +64,7 @@ class CapacityBooks {
     QueueLog(id);
     QueueShare(id);
   }
-  // As CapacityExchange::TakeShares.
+  // The same as CapacityExchange::TakeShares.
   bool TakeShares(std::vector<TagShare>& changed, std::size_t most);
   std::vector<std::uint32_t>& log_waiting() { return log_waiting_; }
 

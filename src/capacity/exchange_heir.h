@@ -38,7 +38,7 @@ class CapacityHeir {
   void OnBeat(const CapacityPeer& p, const CapacityMessage& m, BootInstant now);
   // Asks the witnesses about clients that are not heard any more, or live again.
   void WatchClients(BootInstant now);
-  // As a witness.
+  // The part of a witness.
   void OnFence(const CapacityPeer& p, const CapacityMessage& m, BootInstant now);
   void OnFenced(const CapacityPeer& p, const CapacityMessage& m, BootInstant now);
 

@@ -34,7 +34,7 @@ struct CapacityPeer {
   bool wishes = false;                                    // for a new generation
   MemberBits seats;
   BootInstant epoch_since = BootInstant::min();
-  // As a witness for us.
+  // What it has granted us as a witness.
   BootInstant granted_until = BootInstant::min();
   std::uint64_t granted_binding = 0;
   LeaderTrust trust;                 // as the witness that begins generations

@@ -22,7 +22,7 @@ class Indicator {
  public:
   virtual ~Indicator() = default;
 
-  // As in settings and output.
+  // The name in settings and output.
   virtual std::string_view name() const = 0;
   // Where the formula means something. A limiter for which it does not takes no part in the round.
   virtual bool Defined(const Load& load) const = 0;

@@ -1,5 +1,5 @@
 /* What servers answer, read without sockets: verdicts of the query protocol and lines of the lease protocol. Answers come
- * from whoever listens at the address, so every value has a bound, and what does not fit is no answer. */
+ * from any program that listens at the address, so every value has a bound, and what does not fit is no answer. */
 #ifndef DTHROTTLE_ANSWERS_H
 #define DTHROTTLE_ANSWERS_H
 

@@ -18,7 +18,7 @@ namespace dthrottle {
 // A value as it stands in the file. monostate: of a kind that no setting has.
 using Value = std::variant<std::monostate, bool, std::int64_t, double, std::string, std::vector<std::string>>;
 
-// As TOML would write it, cut to a length fit for a message.
+// The value in TOML, cut to a length fit for a message.
 std::string Quote(const Value& value);
 
 // One key of a table of type T.

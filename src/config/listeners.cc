@@ -17,7 +17,8 @@ constexpr std::string_view kPageSuffix = DTHROTTLE_PAGE_SUFFIX;
 constexpr std::size_t kUnixPathBytesMax = 107;
 constexpr std::size_t kBytesMaxWithPages = kUnixPathBytesMax - kPageSuffix.size();
 
-// Beside a socket for queries or questions, so whoever may ask there may have a page. A path without room for it has none.
+// Beside a socket for queries or questions, so that everybody who may ask there may have a page. A path without room
+// for it has none.
 Endpoints PagesAt(const Settings& settings, const std::string& path, std::uint32_t mode) {
   if (settings.page.entries == 0 || path.empty() || path.size() > kBytesMaxWithPages) return {"", 0, {}, false, true};
   return {path + std::string(kPageSuffix), mode, {}, false, true};

@@ -42,7 +42,7 @@ std::string QuoteNode(const toml::node& node) {
   return node.is_table() ? "a table" : node.is_array() ? "a list of mixed values" : "a date or time";
 }
 
-// As TOML writes it: in quotes, unless it is a bare word.
+// The key in TOML: in quotes, unless it is a bare word.
 std::string ShownKey(std::string_view key) {
   const auto is_bare = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-'; };
   return !key.empty() && std::ranges::all_of(key, is_bare) ? std::string(key) : Quote(std::string(key));

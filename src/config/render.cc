@@ -26,7 +26,7 @@ std::string QuoteText(std::string_view text) {
   return out + '"';
 }
 
-// As RFC 3629 has it: in the shortest form, without surrogates.
+// Whether it is UTF-8 by RFC 3629: in the shortest form, without surrogates.
 bool IsUtf8(std::string_view text) {
   for (std::size_t i = 0; i < text.size();) {
     const auto byte = [&](std::size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u; };

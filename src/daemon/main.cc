@@ -42,7 +42,7 @@ bool IsUsableDirectory(const std::string& path) {
   return ::access(path.c_str(), W_OK | X_OK) == 0;
 }
 
-// /run/dthrottle, or the same under $XDG_RUNTIME_DIR for whoever may not write there.
+// /run/dthrottle, or the same under $XDG_RUNTIME_DIR for a user that may not write there.
 std::string RuntimeDir() {
   const std::string system = "/run/dthrottle";
   const char* xdg = std::getenv("XDG_RUNTIME_DIR");

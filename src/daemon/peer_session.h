@@ -70,7 +70,7 @@ class PeerSession {
 
   // ---- The end ----
 
-  // As Sharing::ReportNow.
+  // The same as Sharing::ReportNow.
   void ReportNow() { sharing_->ReportNow(Now()); }
   bool reporting() const { return sharing_->reporting(Now()); }
   // Does that here and now, until `end` at most.

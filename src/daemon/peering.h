@@ -63,7 +63,7 @@ class Peering final : public Part {
   // This host's part of a tag for leases. A host without others has the whole; one that has not begun to divide has
   // nothing yet.
   std::optional<LeasePart> PartForLeases(std::string_view tag, const LeaseUse& use);
-  // As PeerThread::LookAtCapacity.
+  // The same as PeerThread::LookAtCapacity.
   bool LookAtCapacity(const std::function<void(CapacityExchange&)>& look) const;
 
  private:

@@ -13,7 +13,7 @@ struct CallLines {
   std::size_t count = 0;
 };
 
-// As many answers as lines, without LF.
+// An answer for each line, without LF.
 using LineAnswers = std::vector<std::string>;
 
 }    // namespace dthrottle

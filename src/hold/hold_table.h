@@ -36,7 +36,7 @@ inline constexpr std::size_t kHoldTagBytesMax = 340;    // of the tags of a hold
 
 enum class HoldState : std::uint32_t { kNone, kOpen, kCommitted, kReleased, kExpired };
 
-// As Payment has it, of an open hold.
+// What Payment has, for an open hold.
 struct HoldTaken {
   Instant at;
   std::array<std::uint16_t, kHoldTagsMax> with;          // of each tag

@@ -50,7 +50,7 @@ class Holds {
   // Makes what a tag has paid into what it has cost.
   using Settle = std::function<void(const Payment& paid, Cost actual, Instant now)>;
 
-  // As HoldTable.
+  // The region, and what follows it, are as in HoldTable.
   Holds(Settle settle, std::span<std::byte> region, std::size_t holds, const std::array<std::byte, 16>& boot_id,
         std::uint64_t fresh)
       : settle_(std::move(settle)), table_(region, holds, boot_id, fresh) {}

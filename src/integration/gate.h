@@ -81,8 +81,8 @@ void dthrottle_board_read(struct dthrottle_board* board);
 /* The counts of the daemon at an address, which are kept. NULL: there are none. For the same process. */
 struct dthrottle_counts* dthrottle_board_find(struct dthrottle_board* board, const char* address, size_t bytes);
 
-/* As dthrottle_board_find, and makes them if they are not there. Workers of earlier settings may go on for a while to
- * count there for the daemon that had the place before. */
+/* Does what dthrottle_board_find does, and makes them if they are not there. Workers of earlier settings may go on for
+ * a while to count there for the daemon that had the place before. */
 struct dthrottle_counts* dthrottle_board_make(struct dthrottle_board* board, const char* address, size_t bytes);
 
 /* Whether these counts are those of "others". */

@@ -43,8 +43,9 @@ class Elector {
   virtual void Close() {}
 };
 
-// Master by configuration: whoever has the address of the master, for good. Nothing but the configuration of all hosts
-// keeps two of them from granting. The token is `start`, which has to grow from one start of the master to the next.
+// Master by configuration: the host that has the address of the master, for good. Nothing but the configuration of all
+// hosts keeps two of them from granting. The token is `start`, which has to grow from one start of the master to the
+// next.
 class StaticElector final : public Elector {
  public:
   StaticElector(std::string master, const std::string& own_address, std::uint64_t start)

@@ -30,7 +30,7 @@ class EtcdClient {
     DT_CHECK(!members_.empty());
   }
 
-  // As HttpClient's.
+  // The same as HttpClient's.
   void Post(const EtcdRequest& request, Duration timeout, HttpClient::OnReply on_reply) {
     http_.Post(members_[asked_] + request.path, request.body, timeout, std::move(on_reply));
   }

@@ -89,7 +89,7 @@ class EtcdElection {
   Duration lease_ttl_{};            // as etcd granted it
   BootInstant lease_sent_{};        // the last answered grant or keepalive
   BootInstant master_seen_{};       // when state_.address was last confirmed
-  std::uint64_t last_token_ = 0;    // of whoever was seen to be master last
+  std::uint64_t last_token_ = 0;    // of the last master that was seen
   ElectionState state_;
   std::string trouble_;
 };

@@ -5,9 +5,9 @@
 //   KEY/NAME    a host that is to own tags, with its address, under a lease that it keeps alive (EtcdElection)
 //
 // One read returns all of them as of one instant. The list is written only where it is still the one that was read, so
-// there is one list after the other, each with a number of its own, whoever writes and however long it takes. An owner
-// writes the next one when all owners are done with the change before (bus/owners/changing.h); where no owner is left,
-// any host that is to own tags.
+// there is one list after the other, each with a number of its own, whichever host writes it and however long that
+// takes. An owner writes the next one when all owners are done with the change before (bus/owners/changing.h); where no
+// owner is left, any host that is to own tags.
 #pragma once
 
 #include <cstdint>
@@ -30,12 +30,12 @@ struct OwnerAddresses {
   std::shared_ptr<const Owners> owners;
   std::map<std::string, std::string> at;    // by name: "tcp://10.0.0.1:7314"; empty: nobody knows
 
-  // As JSON, at most kTextMax bytes.
+  // The list in JSON, at most kTextMax bytes.
   std::string Text() const;
   static constexpr std::size_t kTextMax = 48 * 1024;
   static Result<OwnerAddresses> Parse(std::string_view text);
 
-  // As settings have them in peers.connect, of those that are known.
+  // The addresses that are known, in the form of peers.connect.
   std::vector<std::string> Connect() const;
 
   friend bool operator==(const OwnerAddresses& a, const OwnerAddresses& b) {
@@ -60,7 +60,7 @@ class EtcdOwners {
 
   // What to do after a read.
   struct Step {
-    std::optional<EtcdRequest> write;    // a list; whoever writes reads again behind it
+    std::optional<EtcdRequest> write;    // a list; the writer reads again behind it
     std::vector<std::string> want;       // other owners than those in force; empty: these
   };
 

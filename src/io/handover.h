@@ -2,7 +2,7 @@
 // with the bytes that are on their way in and out, and a section for each part of the daemon that has something to hand
 // over. Descriptors stay open across execve, and this says what they are.
 //
-// As bytes, integers little endian, in a memfd whose number is in the environment:
+// The bytes, integers little endian, are in a memfd whose number is in the environment:
 //
 //   magic 8, version u32, checksum u64 of everything behind it
 //   listeners    u32 count; each: fd u32, key, address

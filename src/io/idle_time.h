@@ -2,8 +2,8 @@
 //
 // The obvious way is a thread that has idle time only (SCHED_IDLE) and does the work. But a step is a system call that
 // holds locks of the kernel, and on a busy processor such a thread may be put aside for seconds in the middle of it:
-// then whoever needs the lock, a query that touches a new page, waits as long. So that thread only gives a sign each
-// time it gets the processor, and the thread that waits for the sign does one short step with ordinary priority.
+// then a query that touches a new page needs the lock, and waits as long. So that thread only gives a sign each time it
+// gets the processor, and the thread that waits for the sign does one short step with ordinary priority.
 #pragma once
 
 #include <condition_variable>

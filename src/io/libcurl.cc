@@ -12,8 +12,8 @@ namespace {
 
 constexpr const char* kFile = "libcurl.so.4";
 
-// OpenSSL cleans up at exit unless whoever begins with it says otherwise, and a module that uses it too may have threads
-// that go on until then (carrier/nats/module.cc). So it stays until the process is gone.
+// OpenSSL cleans up at exit unless its first user says otherwise, and a module that uses it too may have threads that
+// go on until then (carrier/nats/module.cc). So it stays until the process is gone.
 void KeepOpenSsl(void* library) {
   constexpr std::uint64_t kNoAtExit = 0x00080000;    // OPENSSL_INIT_NO_ATEXIT
   using Init = int (*)(std::uint64_t, const void*);

@@ -1,9 +1,9 @@
 // Where the peers are: turns the entries of `peers.connect` into numeric addresses, again and again, because names
 // move. ZeroMQ must never see a name: it would look it up in its only I/O thread and stop everything meanwhile.
 //
-// Owns no thread: whoever owns it polls its descriptors and calls Process() and Tick(). A lookup that fails changes
-// nothing but the state shown; an address is given up when three answers in a row are without it, because many name
-// servers answer with a part of what they know.
+// Owns no thread: its owner polls its descriptors and calls Process() and Tick(). A lookup that fails changes nothing
+// but the state shown; an address is given up when three answers in a row are without it, because many name servers
+// answer with a part of what they know.
 #pragma once
 
 #include <poll.h>

@@ -19,7 +19,7 @@ namespace dthrottle {
 
 namespace {
 
-// As sd_notify(3), which waits for ever while the manager's queue is full. With flags of send(2).
+// Does what sd_notify(3) does, which waits for ever while the manager's queue is full. With flags of send(2).
 void Notify(std::string_view state, int flags) {
   const char* path = std::getenv("NOTIFY_SOCKET");
   if (path == nullptr || (path[0] != '/' && path[0] != '@')) return;
@@ -72,14 +72,14 @@ void Service::Alive() const {
   Notify("WATCHDOG=1", MSG_DONTWAIT);    // the next will do
 }
 
-// As sd_watchdog_enabled(3).
+// The same as sd_watchdog_enabled(3).
 std::optional<Duration> Service::watchdog() const {
   const auto us = NumberIn("WATCHDOG_USEC");
   if (us.value_or(0) == 0 || !IsForUs("WATCHDOG_PID")) return std::nullopt;
   return std::chrono::microseconds(*us);
 }
 
-// As sd_listen_fds_with_names(3), which unsets the variables too.
+// The same as sd_listen_fds_with_names(3), which unsets the variables too.
 std::vector<Service::Socket> Service::TakeSockets() const {
   constexpr int kFirst = 3;
   std::vector<Socket> sockets;

@@ -24,7 +24,7 @@ class Slices {
 
   // Begins at once, or goes on after Stop.
   void Start();
-  // Until Start no turn begins, whoever wakes it. May be called in a turn.
+  // Until Start no turn begins, even if it is woken. May be called in a turn.
   void Stop();
 
   // There is something to do. Any thread; after Close the loop's only.

@@ -12,7 +12,7 @@ namespace dthrottle {
 
 namespace {
 
-// As libuv reads it.
+// The number that libuv reads.
 std::size_t PoolThreads() {
   constexpr int kDefault = 4, kMax = 1024;
   const char* const text = std::getenv("UV_THREADPOOL_SIZE");

@@ -3,7 +3,7 @@
 //
 //     192.0.2.1 - frank [10/Oct/2000:13:55:36 -0700] "GET /a.gif?b HTTP/1.0" 200 2326 "http://example.org/" "Mozilla"
 //
-// Lines are strangers' bytes: whoever sends a request writes a part of them. Fields are views of the line, escapes in
+// Lines are strangers' bytes: the sender of a request writes a part of them. Fields are views of the line, escapes in
 // them as the server wrote them.
 #pragma once
 

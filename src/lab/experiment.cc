@@ -55,13 +55,13 @@ std::size_t TableBytes(const FleetFile& file) {
   return std::max(Table::kRegionBytesMin, TagsOf(file) * kBytesPerTag / 4096 * 4096);
 }
 
-// As much as the file says, or what is plenty for its tags and what all hosts say of them.
+// What the file says, or plenty for its tags and what all hosts say of them.
 std::size_t QuotaBytes(const FleetFile& file) {
   const std::size_t slots = Quotas::kSlotsMin + 4 * TagsOf(file) * (2 + file.fleet.hosts / QuotaSlot::kCounts);
   return std::min<std::size_t>(file.settings.quota.memory, Quotas::RegionBytes(slots));
 }
 
-// As many as the file says, or what is plenty for its tags.
+// What the file says, or plenty for its tags.
 std::size_t WatchedTags(const FleetFile& file) {
   constexpr std::size_t kLeast = 512, kPlaces = 8;    // for a tag
   return std::min<std::size_t>(file.settings.peers.watched_tags, kLeast + kPlaces * TagsOf(file));

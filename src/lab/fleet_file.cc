@@ -30,7 +30,7 @@ using namespace std::chrono_literals;
 
 constexpr std::size_t kTagTextMax = 200;    // room for a number behind it
 
-// As the file has them: world times are durations from the beginning.
+// Values in the form of the file: world times are durations from the beginning.
 struct WorkloadTable {
   Workload workload;
   Duration from{}, until{};    // until: zero is the end

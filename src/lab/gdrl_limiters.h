@@ -50,7 +50,7 @@ class Limiters {
     if (options.network) Begin(options.seed, *options.network);
   }
 
-  Values demands;    // to be changed by whoever makes the figure
+  Values demands;    // the maker of the figure changes them
 
   Values q() const { return Indicate(demands, shares_); }                        // as it is
   Values measured_q() const { return Indicate(measured_demands(), shares_); }    // as limiters think it is

@@ -72,7 +72,7 @@ class SimHost {
   void SetOwners(const std::shared_ptr<const Owners>& owners, WorldTime now);
   // Other settings of what is divided, with the same members.
   void SetCapacity(const CapacitySettings& settings);
-  // As kill -9. REQUIRES: running().
+  // Does what kill -9 does. REQUIRES: running().
   void Kill();
   void Pause() { ++pauses_; }
   void Resume() { --pauses_; }

@@ -77,7 +77,7 @@ std::string Table(const std::vector<LeaseSample>& samples) {
   return csv.text();
 }
 
-// As the document's charts: what is wanted, what is held, what there is, and by how much the one exceeds the other.
+// Like the document's charts: what is wanted, what is held, what there is, and by how much the one exceeds the other.
 Picture Chart(const std::vector<LeaseSample>& samples) {
   Picture picture;
   std::string& script = picture.script;

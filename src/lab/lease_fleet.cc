@@ -62,7 +62,7 @@ class LeaseFleet final : World {
 
  private:
   static constexpr Duration kStartWithin = 8s;
-  static constexpr Duration kRetry = 1s;    // of whoever finds no master
+  static constexpr Duration kRetry = 1s;    // of a client that finds no master
 
   void In(Duration delay, std::function<void()> act) { At(now() + delay, std::move(act)); }
   BootInstant Now() const { return BootInstant(now().time_since_epoch()); }

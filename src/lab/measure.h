@@ -30,7 +30,7 @@ struct Measures {
   double frames = 0, entries = 0, bytes = 0;    // a host and second: frames sent, tags in reports made
 };
 
-// The same, as a table for whoever prints them.
+// The same as a table, for printing.
 struct MeasureKind {
   std::string_view name, unit;
   double Measures::*value;

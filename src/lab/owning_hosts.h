@@ -12,7 +12,7 @@ namespace dthrottle::lab {
 // How many the settings name, or 3 where etcd has the list; 0: everybody hears everything.
 std::uint32_t OwnersIn(const Settings& settings);
 
-// As many of the first hosts of each site own all tags, or all of them if there are fewer. By HostName.
+// The owners of all tags, by HostName: the first `count` hosts of each site, or all of a smaller site.
 std::vector<std::string> FirstHosts(std::uint32_t count, std::uint32_t hosts, std::uint32_t sites);
 
 }    // namespace dthrottle::lab

@@ -7,7 +7,7 @@
 
 namespace dthrottle::lab {
 
-// As a process of its own: what it reads, what it writes, and the tags that it has asked for lately.
+// What a process of its own has: what it reads, what it writes, and the tags that it has asked for lately.
 struct SimWorkers::Worker {
   static constexpr std::size_t kAskedTags = 1024;    // as src/client/pages.c
 

@@ -13,7 +13,7 @@ namespace dthrottle::lease {
 
 inline constexpr std::string_view kGrpcPrefix = "grpc:", kTlsPrefix = "tls:";
 
-// Of HOST:PORT; empty: of nothing.
+// The address for HOST:PORT; empty for an empty endpoint.
 inline std::string TlsAddress(std::string_view endpoint) {
   return endpoint.empty() ? std::string() : std::string(kTlsPrefix).append(endpoint);
 }

@@ -19,7 +19,7 @@ struct LeaseServer::Asked {
   std::span<const Band> wants;
   double outstanding;
   std::optional<Claim> has;
-  bool learning;    // whoever asks
+  bool learning;    // the asker is
   bool spare = false;
 };
 

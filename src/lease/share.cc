@@ -10,8 +10,9 @@ namespace dthrottle::lease {
 
 namespace {
 
-// The level at which min(wants, level x weight) sum to `capacity`: whoever wants least for his weight is satisfied
-// first, and what he leaves raises the level for the rest. Doorman's published server stops after two such rounds.
+// The level at which min(wants, level x weight) sum to `capacity`: the client that wants least for its weight is
+// satisfied first, and what it leaves raises the level for the rest. Doorman's published server stops after two such
+// rounds.
 double FairLevel(double capacity, std::span<const Demand> demands) {
   std::vector<std::size_t> order(demands.size());
   std::iota(order.begin(), order.end(), std::size_t{0});

@@ -64,7 +64,7 @@ class Charged {
   std::span<const std::uint8_t> with(std::size_t named) const {
     return std::span(with_[named].places).first(with_[named].charges);
   }
-  // As Payment has it, of a named tag.
+  // Payment::with_unpaid of a named tag.
   std::uint8_t WithUnpaid(std::size_t named, std::span<const Standing> its) const {
     unsigned unpaid = 0, bit = 0;
     for (const std::uint8_t place : with(named)) unpaid |= unsigned{!its[place].paid} << bit++;

@@ -134,7 +134,7 @@ class Limiter final : private SlotPolicy {
   Table& table();
   const Table& table() const;
   const TableKeys& keys() const { return table().keys(); }
-  // As Table::Notes; empty where the next process has to look at the slots.
+  // The same as Table::Notes; empty where the next process has to look at the slots.
   std::string Notes() const;
 
   // Why the table found in the region was discarded, or empty.

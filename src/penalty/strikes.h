@@ -32,7 +32,7 @@ class Strikes {
   static constexpr std::size_t kCounted = std::size_t{1} << 16;    // tags, about
   static constexpr std::size_t kUntold = 7 * 256;                  // of which peers are to hear
 
-  // As Penalties::Enable and SetWake.
+  // The same as Penalties::Enable and SetWake.
   void Enable();
   void SetWake(std::function<void()> wake) { wake_ = std::move(wake); }
 

@@ -71,7 +71,8 @@ class Quotas {
   static constexpr std::size_t kSlotsMin = 1024;
   static constexpr std::size_t RegionBytes(std::size_t slots) { return (slots + 1) * QuotaFile::kSlotBytes; }
 
-  // As QuotaFile. `hash` is that of the table of buckets. REQUIRES: the region has at least kSlotsMin slots.
+  // The first three are as in QuotaFile. `hash` is that of the table of buckets. REQUIRES: the region has at least
+  // kSlotsMin slots.
   Quotas(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, std::uint64_t fresh, const Hash& hash,
          QuotaCalendars::Calendar calendar, Instant now);
 

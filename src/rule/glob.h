@@ -21,8 +21,8 @@ class Glob {
 
   bool Matches(std::string_view tag) const;
 
-  // As Matches for a tag of which only the two ends are known, with an unknown number of unknown bytes between. What a
-  // pattern asks of the middle is assumed to hold. Exact for patterns of the forms a*, *b and a*b.
+  // The same as Matches for a tag of which only the two ends are known, with an unknown number of unknown bytes
+  // between. What a pattern asks of the middle is assumed to hold. Exact for patterns of the forms a*, *b and a*b.
   bool MatchesEnds(std::string_view head, std::string_view tail) const;
 
   // The bytes that the pattern begins with and that stand for themselves, before its first `*`, `?` or `[`.

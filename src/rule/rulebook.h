@@ -76,7 +76,7 @@ class Rulebook {
   std::optional<LimitIndex> FindOwn(std::string_view tag) const;
   std::optional<LimitIndex> FindOwn(std::string_view tag, Source source) const;
 
-  // As Find for an over-long tag, which no override can name, and which names no limit.
+  // Find for an over-long tag, which no override can name, and which names no limit.
   std::optional<LimitIndex> Find(const OverLongTag& tag) const;
 
   // The rule that fits the tag, by its place, whatever other limit the tag has.

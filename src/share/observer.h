@@ -52,12 +52,12 @@ class Observer {
   // A worker has decided so many queries of the tag, of one token each, by itself (share/loans.h,
   // Lending::CountRefused), and did not refuse them as above. A shard may be locked.
   virtual void Decided(const Query& query, bool served, Cost times, std::size_t lane, Instant now) = 0;
-  // As Limiter::Settle, and as Limiter::GiveUp with nothing used. Asked has shown the question at paid.at, if anybody
-  // looked then.
+  // Limiter::Settle was called, or Limiter::GiveUp with nothing used. Asked has shown the question at paid.at, if
+  // anybody looked then.
   virtual void Settled(const Payment& paid, Cost actual, Instant now) = 0;
-  // As Limiter::GiveBack.
+  // Limiter::GiveBack was called.
   virtual void GivenBack(const Query& query, Instant now) = 0;
-  // As Forgive (limiter/inspect.h).
+  // Forgive (limiter/inspect.h) was called.
   virtual void Forgiven(const Query& query, Instant now) = 0;
 
   // ---- On the owner's thread ----

@@ -12,7 +12,7 @@
 
 namespace dthrottle {
 
-// As tables have it.
+// The tag in the form that tables have.
 inline Tag TableTag(const Tag& said) {
   return said.is_digest ? Tag{said.bytes.substr(0, kDigestBytes), true} : said;
 }

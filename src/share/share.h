@@ -58,7 +58,7 @@ struct LimiterCore {
   std::shared_ptr<const Rulebook> rules;
   std::size_t tag_bytes_max = kTagBytesMax;    // of tags that do not go by their digest; set before the first query
   std::size_t peers = 0;                       // other hosts
-  // As an owner of tags knows them, for the owner's thread: hosts of this site, this one included, and of other sites.
+  // How many hosts an owner of tags knows, for the owner's thread: in this site, this one included, and in other sites.
   std::size_t here = 1, abroad = 0;
   double root_hosts = 1;    // square root of the number of all hosts
   Ticks window = 0;         // between reports; 0: there are none

@@ -1,5 +1,5 @@
-// A bounded sample of refusals, for whoever asks what was refused just now: which tag, by which rule, through which
-// front end, when. At most one in kEvery is kept, the first, so a flood costs nothing and cannot fill it at once.
+// A bounded sample of refusals, to say what was refused just now: which tag, by which rule, through which front end,
+// when. At most one in kEvery is kept, the first, so a flood costs nothing and cannot fill it at once.
 #pragma once
 
 #include <array>

@@ -107,8 +107,8 @@ bool Changing::OwnersAreGone(Instant now) const {
   });
 }
 
-// Nobody of the owners in force and of those before has yet to do something, or is about to propose a list. They are
-// asked. One that answers and is never done is not waited for without end.
+// Whether all owners in force and before are done with the last change, and none is about to propose a list. They are
+// asked. An owner that answers and is never done is not waited for without end.
 bool Changing::AllSettled(Instant now) {
   if (now >= *asks_since_ + kPatienceInAll) return true;
   if (now < promised_until_) return false;
@@ -183,7 +183,7 @@ Instant Changing::Pass(Instant now) {
   if (core_.owners == nullptr) return ExchangeCore::kNever;
   Instant next = std::min(AskForTags(now), AskToClose(now));
   if (!core_.awaits_tags) streams_.ReleaseOwn();
-  if (now >= adopted_at_ + kPatienceMost) giving_.clear();    // who has not asked takes what hosts claim
+  if (now >= adopted_at_ + kPatienceMost) giving_.clear();    // an owner that has not asked takes what hosts claim
   core_.owners_settled = idle(now) && !core_.awaits_tags;
   if (!next_ && !wants_) return next;
   if (!core_.owners_settled) return std::min(next, now + kAskEvery);
@@ -292,7 +292,7 @@ bool Changing::Needs(const std::string& host, Instant now) const {
 }
 
 // An owner that is silent is not waited for; one to which there is no link may have gone in order. A register takes
-// out of the list who is known to be gone.
+// owners out of the list that are known to be gone.
 bool Changing::Patient(const std::string& owner, Instant since, Instant now) {
   const Peer* const peer = members_.Linked(owner);
   const bool registered = core_.options.owners_registered;

@@ -39,7 +39,7 @@ class Streams {
  public:
   explicit Streams(ExchangeCore& core);
 
-  // As Publishing::FromLimiter.
+  // Cuts the item by owner, for the streams to carry. REQUIRES: as Publishing::FromLimiter.
   void FromLimiter(ToPeers& item, Instant now);
   void Flush(Instant now);
 

@@ -9,7 +9,7 @@ namespace dthrottle {
 
 namespace {
 
-// As useradd(8) has them.
+// Whether useradd(8) would take it.
 bool IsUserName(const std::string& text) {
   constexpr std::size_t kBytesMax = 32;
   return text.size() <= kBytesMax && !text.starts_with('-') && std::ranges::all_of(text, IsNameByte);

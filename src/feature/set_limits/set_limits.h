@@ -80,7 +80,8 @@ class SetLimits {
   };
   Digest digest() const { return digest_; }
 
-  // As a file: lines of text, the first of which says when it was written, never earlier than the file that was taken.
+  // A file of limits: lines of text, the first of which says when it was written, never earlier than the file that was
+  // taken.
   static constexpr std::string_view kFileBegin = "dthrottle-limits 1 ";
   static constexpr std::string_view kAsideBegin = "aside ";    // of a line that is set aside, and then since when
   static constexpr std::size_t kAsideBytesMax = kAsideBegin.size() + 17;

@@ -310,7 +310,7 @@ const Command* Find(std::string_view name) {
   return found == std::end(kCommands) ? nullptr : found;
 }
 
-// As COMMAND describes it: name, arity, flags, first and last key and the step between, categories, tips, key
+// What COMMAND says of one: name, arity, flags, first and last key and the step between, categories, tips, key
 // specifications, subcommands.
 void Describe(RespWriter& reply, const Command& command) {
   const bool has_key = command.name == kRespThrottle, has_keys = command.name == kRespTake || command.name == kRespPeek;

@@ -1,8 +1,8 @@
 // Cuts a stream of bytes into commands of the Redis protocol, without sockets (protocol/resp.md): arrays of bulk
 // strings, or inline commands, which are words in a line.
 //
-// As with Framer, nothing is copied on the usual path: arguments are views into the caller's bytes, and what is left of
-// an unfinished command is kept here for the caller to put in front of the next bytes. Every size is bounded before
+// Like Framer, it copies nothing on the usual path: arguments are views into the caller's bytes, and what is left of an
+// unfinished command is kept here for the caller to put in front of the next bytes. Every size is bounded before
 // anything is waited for, so a command that can never fit is an error at once.
 #pragma once
 

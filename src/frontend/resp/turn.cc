@@ -18,7 +18,7 @@ constexpr std::string_view kThrottleUsage = "Usage: cl.throttle <key> <max_burst
 constexpr std::string_view kOutOfBounds =
     "max_burst has to be below 1000000000, the rate at most 1000000000 a second, and refilling may take 366 days";
 
-// As redis-cell has it in front of each of its errors.
+// An error with the prefix that redis-cell gives each of its errors.
 tl::unexpected<Error> CellError(std::string_view what) {
   return Fail(fmt::format("Cell error: Store error: {}", what));
 }

@@ -104,7 +104,7 @@ static void give_up(struct dthrottle_hold* hold) {
   hold->left = NULL;
 }
 
-/* As ap_invoke_handler goes on behind the hook that has suspended the request. */
+/* What ap_invoke_handler does behind the hook that has suspended the request. */
 static int run_handlers(request_rec* r, const char* handler) {
   const char* const usual = r->handler;
   r->handler = handler;
@@ -113,7 +113,7 @@ static int run_handlers(request_rec* r, const char* handler) {
   return status == DECLINED ? HTTP_INTERNAL_SERVER_ERROR : status;
 }
 
-/* As ap_process_async_request goes on. */
+/* What ap_process_async_request does then. */
 static void finish(request_rec* r, int status) {
   if (status == OK || status == DONE) {
     ap_finalize_request_protocol(r);

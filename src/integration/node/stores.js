@@ -46,7 +46,7 @@ class Asker {
     return { hits, left: Math.min(left ?? Infinity, limit ?? 0), resetMs: hits * windowMs / (limit || 1), paid }
   }
 
-  // As count. A client that is refused has a token after this time at the latest, unless it is in debt.
+  // Does what count does. A client that is refused has a token after this time at the latest, unless it is in debt.
   async #hit (tag, limit, windowMs) {
     const answer = await this.throttle.ask(tag)
     const serve = this.#serves(answer)
@@ -62,7 +62,7 @@ class Asker {
     return this.onFailure === 'serve'
   }
 
-  // As count, of what a hit that costs 1 would be told now. Nothing is spent.
+  // Says what a hit that costs 1 would be told now, in the form of count. Nothing is spent.
   look (tag, limit, windowMs) {
     return this.count('peek', tag, 1, limit, windowMs)
   }

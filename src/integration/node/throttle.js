@@ -95,8 +95,8 @@ class Throttle {
     return this.#question('peek', tags, deadlineMs, { waitMs })
   }
 
-  // As askQuestion, for as long as it takes to know what the tags cost in the end; `ttlMs` after it all comes back that nobody
-  // has settled. `hold` of the answer says what to settle; undefined where nobody has held anything.
+  // Does what askQuestion does, for as long as it takes to know what the tags cost in the end; what nobody has settled
+  // comes back `ttlMs` after it. `hold` of the answer says what to settle; undefined where nobody has held anything.
   hold (tags, ttlMs, deadlineMs) {
     return this.#question('hold', tags, deadlineMs, { ttlMs })
   }

@@ -62,7 +62,7 @@ std::string RenderText(const Table& table) {
   return out;
 }
 
-// As RFC 4180 has it. What has no rows are its facts.
+// CSV by RFC 4180. A table without rows shows its facts.
 std::string RenderCsv(const Table& table) {
   std::vector<std::vector<std::string>> rows = Cells(table, true);
   if (rows.empty()) {

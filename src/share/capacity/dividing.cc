@@ -256,7 +256,7 @@ std::optional<LeasePart> Dividing::LeaseUnder(LimitIndex index, std::string_view
   p->capacity = rules.rate(index);
   p->lease_wants = use.wants + use.urges;
   p->pinned_until = standing_.valid_until;
-  // As much as is wanted, but no more than the share: neighbours wait for the rest. What is out stays pinned.
+  // Lends as much as is wanted, but no more than the share: neighbours wait for the rest. What is out stays pinned.
   const auto parts = [](double part) {
     return static_cast<Parts>(std::ceil(std::clamp(part, 0.0, 1.0) * static_cast<double>(kWhole)));
   };

@@ -108,7 +108,7 @@ class Dividing {
   // Goes on where another one has ended.
   void Resume(Kept kept, Instant now);
 
-  // As Sharing::Work and next.
+  // The same as Sharing::Work and next.
   bool Work(Instant now);
   Instant next() const;
 

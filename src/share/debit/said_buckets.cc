@@ -40,7 +40,7 @@ void SaidBuckets::MergeOne(const ToldEntry& told, Instant at, Instant now) {
   peers_.counts().debts_disbelieved += ToTicks(full_at) - ToTicks(now) > limit.shape.depth + debt_max;
   bucket.Merge(limit.shape, full_at, untold.hits(), debt_max, now);
   if (bucket.UntilFull(now) == before.UntilFull(now)) return;
-  // As far as this host knows the bucket was not full lately, so late debits have no wasted refill to be paid from.
+  // This host knows of no time lately when the bucket was full, so late debits have no wasted refill to be paid from.
   peers_.Store(told, bucket, Waste::From(ToTicks(now) - 3 * core_.window), Source::kPeer, now);
 }
 

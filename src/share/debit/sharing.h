@@ -35,7 +35,8 @@ class Sharing {
   bool Work(Instant now);
 
   // Reports are empty until kJoined comes. What a host that comes up has served meanwhile must not have been reported
-  // when it takes a snapshot: whoever gives that may not have heard it, and of two debts only the larger is kept.
+  // when it takes a snapshot: the host that gives it may not have heard of it, and of two debts only the larger is
+  // kept.
   void HoldHits();
 
   // Makes the next report due now, with all hits. For a host that leaves.

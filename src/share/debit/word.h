@@ -45,7 +45,7 @@ struct PeerWord {
   bool abroad = false;    // another site says it of all its hosts, and `peer` is the site's number
   Duration period{};      // of the peer's reports, if it is longer than this host's
 
-  // As Speaker::from_whom.
+  // The same as Speaker::from_whom.
   std::uint32_t from_whom() const { return abroad ? ~peer : peer; }
 };
 

@@ -51,8 +51,8 @@ void Forecast::Step(Tokens bucket, const Pace& pace, Instant now) {
   credit_ = std::max(credit_, std::min(credit_ + demand_ * earned, usual_cost_ * pace.CreditMax(share_ >= 1)));
   unheard_ -= flying_.Land(now - PeersDemand::kHearing);
   level_ = std::min(level_ + pace.rate * dt - peers_.demand() * earned, bucket);
-  // The bucket lets wasted refill pay for what was heard late, and errs for the client there; but it is what in the end
-  // is right, and the first to know of a pardon.
+  // The bucket lets wasted refill pay for what was heard late, which errs in favour of the client. In the long run it
+  // is right, and it is the first to know of a pardon.
   const Tokens missed = bucket - peers_.foretold() - level_;
   if (missed > 0) level_ += missed * (bucket >= pace.burst ? 1 : dt / (kTrust + dt));
   // A level that is too high follows the bucket too. Two hosts that heard of the first hits at different times would
@@ -95,9 +95,9 @@ void Forecast::SetThreshold(const Pace& pace) {
   due_from_ = std::min(threshold_, std::max(unheard, kThresholdMin)) + flying_.sum();
 }
 
-// A query that makes a report due has just raised the mean, by its cost divided by the memory, and peers use what is
-// announced until the next report; before a Poisson query the mean is right. A query counts as one token here, or 64
-// hosts whose queries cost 5 announce half as much again as they are asked for. The one token stays in, because a
+// The query that makes a report due has just raised the mean by its cost divided by the memory, and peers use the
+// announced demand until the next report. Before a Poisson query the mean is right, so the rise is taken out; else 64
+// hosts whose queries cost 5 announce half as much again as they are asked for. One token of it stays in, because a
 // demand that begins is then known sooner.
 double Forecast::announces(const Pace& pace) const {
   const Tokens cost = std::max(cost_, usual_cost_), risen = Overdue() ? (cost - 1) / pace.demand_memory() : 0;

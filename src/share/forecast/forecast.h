@@ -49,15 +49,15 @@ class Forecast {
   // the burst by what that bucket has wasted since it was charged.
   void Step(Tokens bucket, const Pace& pace, Instant now);
 
-  // Whether a query may be served as far as the peers are concerned. Then one of the next two is to be called.
+  // Whether what peers know and do allows that a query is served. Took or Missed has to follow.
   bool Admits(Cost cost) {
     if (IsTooMuchUnheard(cost)) [[unlikely]]
       return held_ = true, false;
     return Affords(cost);
   }
-  // The same of a query that is not asked.
+  // The same for a query that is not asked.
   bool WouldAdmit(Cost cost) const { return !IsTooMuchUnheard(cost) && Affords(cost); }
-  // Returns whether that makes a report due.
+  // It was served. Returns whether a report is due.
   bool Took(Cost cost) {
     if (!taking_) taking_ = true, began_ = stepped_;
     served_ += cost;
@@ -65,7 +65,7 @@ class Forecast {
       SetCost(cost);
     return Overdue();
   }
-  // The same of tokens that workers have spent since then.
+  // The same for tokens that workers have spent since then.
   bool Spent(Cost tokens, Instant since) {
     bool due = false;
     for (Cost i = 0; i < tokens; ++i) due = Took(1) || due;
@@ -98,7 +98,8 @@ class Forecast {
   // All unreported hits go out now, with what it announces.
   void Report(const Pace& pace, Instant now);
   Instant reported_at() const { return said_at_; }
-  // When the first hit since then was; the report if there was none. None: before the tag was watched.
+  // When the first hit since the latest report was served; without one, when that report went out. None: before the tag
+  // was watched.
   std::optional<Instant> began() const { return !taking_ ? said_at_ : began_; }
 
   // Nothing to foretell here or elsewhere, and nobody asked lately.
@@ -121,18 +122,18 @@ class Forecast {
 
   // ---- Where a host owns the tag (share/owners) ----
 
-  // What the owner says to that peer: of all others.
+  // What the owner tells that peer, about all other hosts.
   OwnersWord WordFor(std::uint32_t peer) const;
-  // The owner said so, of a bucket that contains every hit here but `unreported`; it holds until it says something
-  // else. `bucket` is the level with these.
+  // The owner stated this about a bucket that contains every hit of this host but `unreported`. It holds until the
+  // owner states something else. `bucket` is the level with those hits.
   void OwnerSaid(Tokens bucket, Tokens unreported, const OwnersWord& word, const Pace& pace, Instant now);
-  // Nobody else owns it: the bucket is the fleet's, and peers will say what they ask for.
+  // This host owns the tag: the bucket is that of the fleet, and peers will say what they ask for.
   void OwnedHere(Tokens bucket, const Pace& pace);
   bool hears_owner() const { return owner_said_.has_value(); }
   // What all hosts of this site ask for, tokens/s, and the integral of p (s): other sites foretell the product.
   double demand_here() const { return std::max(announced_ + peers_.demand() - peers_.abroad(), 0.0); }
   double earned() const { return peers_.earned(); }
-  // Whether what it said before is over, because nobody has asked here since and `since` has passed.
+  // Forgets what the owner said, if nobody has asked here for `since`.
   void ForgetOwner(Duration since, Instant now);
 
   // ---- For people ----

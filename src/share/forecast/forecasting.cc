@@ -89,7 +89,7 @@ void Forecasting::Prepare(Asked& asked) {
   if (watch != nullptr) Step(*watch, {asked.query.tag, asked.hash, asked.limit, asked.slot}, asked.now);
 }
 
-// Peers hear late of what workers spend. They stand that where a tag is far from its limit, of as much as this host may
+// Peers hear late of what workers spend. Far from the limit of a tag that does no harm, up to as much as this host may
 // keep to itself.
 Tokens Forecasting::MayLend(const Asked& asked) {
   if (core_.window == 0) return kLendAll;
@@ -98,8 +98,8 @@ Tokens Forecasting::MayLend(const Asked& asked) {
   const TagAt at{asked.query.tag, asked.hash, asked.limit, asked.slot};
   Renew(*watch, at, asked.now);
   const Tokens kept = PaceOf(asked.limit).FarKept(watch->forecast.level());
-  // Where a host owns the tag, hits wait for the end of the period in the same way. With half of that, 16 hosts serve a
-  // limit less exactly that is asked for at 1.3 times its rate.
+  // Where a host owns the tag, hits wait for the end of the period in the same way. With a half of it, 16 hosts hold a
+  // limit less exactly where it is asked for at 1.3 times its rate.
   return std::max(kept / (watch->forecast.hears_owner() ? 3 : 1) - UnreportedOf(at), 0.0);
 }
 
@@ -171,7 +171,7 @@ Heed Forecasting::Hear(const PeerWord& word, const TagAt& at, Instant now) {
   Forecast& forecast = watch->forecast;
   const Pace pace = PaceOf(at.limit);
   Step(*watch, at, now);
-  // Nobody asks here any more, so it is there for the sake of the peer.
+  // Nobody asks here any more, so the watch is one of the peer.
   const bool asked_here = forecast.demand() > 0 || UnreportedOf(at) > 0;
   if (watch->here && !asked_here) watch->here = false, watch->peer = word.from_whom();
   Heed heed = forecast.Heard(word, pace, now);

@@ -59,7 +59,7 @@ class PeersDemand {
   // `period`. Returns what was foretold of them.
   Tokens ForgetSilent(Duration period, Instant now) { return now < silent_from_ ? 0 : LookForSilent(period, now); }
 
-  // Somebody who knows all says so, of all.
+  // The owner of the tag states both, for all peers together.
   void Assume(double demand, Tokens foretold) { all_ = demand, foretold_ = foretold; }
   void Forget() { all_ = abroad_ = 0; }
 

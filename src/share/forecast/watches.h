@@ -38,7 +38,7 @@ class Watches {
   // When an active watch is looked at again; only for the thread that goes through all.
   struct Turn {
     Instant from = Instant::min();
-    Duration every{};    // the parts of a round follow each other so fast
+    Duration every{};    // between two parts of a round
   };
 
   // Room for `tags`, rounded up to a power of two; memory is taken at once.

@@ -1,4 +1,4 @@
-// What hosts are to be told because they have named it, by the numbers of hosts: tags by their hashes, or other words.
+// What each host, by its number, is to be told because it has named it: hashes of tags, or other words.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +12,14 @@ namespace dthrottle {
 template <class Word = std::uint64_t>
 class OwedWords {
  public:
-  // The host is to be told of it, which it may be already.
+  // The host is to be told of the word, which it may be owed already.
   void Owe(std::uint32_t peer, const Word& word) {
     if (due_.size() <= peer) due_.resize(peer + 1);
     if (due_[peer].size() < kMost) due_[peer].push_back(word);
   }
 
-  // Calls add(word) for what the host is to be told, until that returns false: there is no room. Whether all found room.
+  // Calls add(word) for what the host is to be told, until that returns false for want of room. Returns whether all
+  // found room.
   template <class Add>
   bool Give(std::uint32_t peer, Add&& add) {
     if (peer >= due_.size()) return true;

@@ -48,9 +48,9 @@ void Owning::Named(const Entries& entries, std::size_t first, std::size_t n, std
   }
 }
 
-// Whether the host that reports its hits until `to` may not have the level that it was told last. It passes over a level
-// while a report of the tag is on its way, since the answer to that has one as well. One that comes later than that, or
-// is lost with a connection, would be missing for as long as nobody else changes the tag.
+// Whether the host that reports its hits until `to` may lack the level that it was told last. A host passes over a
+// level while a report of the tag is on its way, because the answer to the report has a newer one. A level that comes
+// too late, or is lost, would stay missing until somebody else changes the tag.
 bool Owning::MayHaveMissed(const User& user, Instant to, Instant now) const {
   if (user.told == Instant::min()) return false;    // it was told nothing
   return to <= user.told + kOnItsWay || now - user.told >= kToldForPeriods * ToDuration(ways_.core().window);
@@ -131,7 +131,7 @@ Owning::Owned* Owning::Find(std::uint64_t hash) {
   return nullptr;
 }
 
-// What the host has said of the tag was dropped if nothing here has it: it has named too many, or there is no room.
+// Null: there is no room; or nothing here has the tag, because what the host said of it was dropped.
 Owning::Owned* Owning::OwnedOf(const Tag& tag, std::uint64_t hash, std::uint32_t peer, Instant now) {
   if (Owned* const known = Find(hash)) return known;
   bool taken = false;
@@ -232,7 +232,7 @@ void Owning::Judge(std::uint64_t hash, Instant now) {
   if (near) near_.push_back(hash);
 }
 
-// Goes on with what users were told as they do, and compares.
+// Foretells what users believe since they were told, by their own law, and compares it with the truth.
 bool Owning::Strays(Owned& owned, const Pace& pace, Tokens level, double demand, Instant now) {
   Pace often = pace;
   often.period = pace.period / kPushesOfPeriod;
@@ -307,7 +307,7 @@ bool Owning::Tell(Instant now) {
   return false;
 }
 
-// One frame. False: the other side has no room for it.
+// Tells the host what it is owed, in one frame. False: the other side has no room for it.
 bool Owning::TellHost(std::uint32_t peer, Host& host, Instant now) {
   if (to_peers_.full()) return false;
   ToPeers levels;
@@ -408,7 +408,7 @@ void Owning::AddNear(Instant now, Entries& out) {
   near_.resize(kWaitingMax);
 }
 
-// Tags that no host has named for a while. A part of them at a time.
+// Forgets tags that no host has named for a while, a part of them at a time.
 void Owning::ForgetSome(Instant now) {
   if (now < forget_at_) return;
   forget_at_ = now + kForgetEvery;

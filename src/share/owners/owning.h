@@ -50,14 +50,14 @@ class Owning {
 
   // A report of that host on hits until `to` has been charged: its entries [first, first + n).
   void Named(const Entries& entries, std::size_t first, std::size_t n, std::uint32_t peer, Instant to, Instant now);
-  // Other sites have said so.
+  // Other sites have stated these entries.
   void NamedAbroad(const Entries& entries, Instant now);
-  // All of it, and every report of the host up to `counted`.
+  // Every report of the host up to `counted` has been charged.
   void Counted(std::uint32_t peer, std::uint64_t counted, Instant now);
   // What that host has counted of the tag's quota has changed, or how many of its places it has; kNobody: this host.
   void QuotaCounted(std::uint64_t hash, std::uint32_t peer, Instant now);
   void PlacesChanged(std::uint64_t hash, std::uint32_t peer) { places_.Changed(hash, peer); }
-  // This host itself has charged hits, which its own report says.
+  // This host has charged hits of its own, which stand in its report.
   void NamedHere(const Entries& entries, Instant now);
 
   PenaltyTelling& penalties() { return penalties_; }

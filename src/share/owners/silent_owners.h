@@ -1,5 +1,5 @@
-// Which owners of tags cannot say what all hosts do. Each of them answers every report, so one that has not for two
-// periods is away; and one in a new life, which may be this host, has not heard all hosts before four.
+// Which owners of tags cannot say what all hosts do. An owner answers every report, so one that has not answered for
+// two periods is away. One in a new life, which may be this host, has heard all hosts after four periods only.
 #pragma once
 
 #include <algorithm>

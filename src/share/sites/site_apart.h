@@ -1,6 +1,6 @@
 // What an owner assumes of other sites while one of them is not heard, under limits that keep a part f then
 // (Limit::keeps_part, protocol/sites.md): of all that is served this site serves f, and of all places it has f. What is
-// assumed is charged as what is heard. For one thread, as SiteSharing.
+// assumed is charged like what is heard. For one thread, as SiteSharing.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +35,7 @@ class SitesApart {
 
   // This site has served so many hits, and asks for so much; none: the tag is not watched.
   void Assume(SiteSums::Sum& sum, std::uint64_t hits, std::optional<double> demand);
-  // Its places are others than before.
+  // The number of its places has changed.
   void AssumePlaces(std::uint64_t hash, const SiteSums::Sum& sum, const Limit& limit, Instant now);
 
   // So much has been assumed that it is to be charged now.

@@ -34,8 +34,8 @@ class SiteHearing {
   std::uint64_t hosts_of(std::uint32_t site) const { return sites_[site].hosts; }
 
  private:
-  // Each of its hosts multiplies the debt that a site can make. So a site is believed to have so many at once, beyond
-  // that twice as many each minute, and never more than so many times as many as this site.
+  // The debt that a site can make grows with its hosts. So a site is believed to have kHostsAtOnce at once, twice as
+  // many after each kHostsDouble, and never more than kHostsRatio times as many as this site.
   static constexpr std::uint64_t kHostsAtOnce = 64, kHostsRatio = 8;
   static constexpr Duration kHostsDouble = std::chrono::minutes(1);
 

@@ -46,7 +46,7 @@ class SiteSharing {
               Instant now);
   ~SiteSharing();
 
-  // As Sharing.
+  // The same as in Sharing.
   bool Work(Instant now);
   Instant next() const;
   void ReportNow(Instant now) { report_at_ = now; }
@@ -71,7 +71,7 @@ class SiteSharing {
   void Resume(const Kept& kept, Instant now);
 
   SiteCounts counts() const;
-  // As SiteHearing. REQUIRES: below Options::others.
+  // The same as in SiteHearing. REQUIRES: below Options::others.
   void Miss(std::uint32_t site) { hearing_.Miss(site); }
   std::uint64_t hosts_of(std::uint32_t site) const { return hearing_.hosts_of(site); }
 
