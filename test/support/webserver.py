@@ -11,16 +11,18 @@ import shutil
 import signal
 import socket
 import subprocess
-import threading
 import time
 
 from daemon import BUILD, PATIENCE, ROOT, AskDaemon, Daemon, clean_environment, fresh_directory, wait_until
 from fleet import free_port_pair
+from leases import Asking
 
 NGINX_MODULE = BUILD / "src/integration/ngx_http_dthrottle_module.so"
 APACHE_MODULE = BUILD / "src/integration/mod_dthrottle.so"
 EXAMPLES = ROOT / "conf/examples"
 
+# Seconds: of a module, where the daemon hangs; elsewhere it has all the time it takes on a busy machine.
+TIMEOUT_S = 0.1
 # Seconds that a busy machine may take beyond the timeout of a query, and fewer than a server that is patient waits.
 SLACK = 20.0
 
@@ -56,6 +58,43 @@ def stopped(daemon):
         yield
     finally:
         daemon.signal(signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def fake_daemon(backlog=10):
+    """The path of a listening socket that is nobody's daemon, and the socket."""
+    directory = fresh_directory()
+    directory.chmod(0o755)
+    path = f"{directory}/query.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        os.chmod(path, 0o666)
+        listener.listen(backlog)
+        listener.settimeout(PATIENCE)
+        yield path, listener
+    os.unlink(path)
+    directory.rmdir()
+
+
+@contextlib.contextmanager
+def full_backlog():
+    """The path of a socket with as many connections as it takes, which nobody accepts."""
+    with fake_daemon(backlog=0) as (path, _), contextlib.ExitStack() as stack:
+        for _ in range(10):
+            sock = stack.enter_context(socket.socket(socket.AF_UNIX))
+            sock.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                sock.connect(path)
+        yield path
+
+
+def adapted(text, *replacements):
+    """The text of a recipe with every part replaced, all of which have to be there."""
+    for old, new in replacements:
+        if old not in text:
+            raise AssertionError(f"{old!r} is not in the recipe any more")
+        text = text.replace(old, new)
+    return text
 
 
 def metrics(page):
@@ -304,28 +343,57 @@ class Envoy(WebServer):
         return [self.PROGRAM, "--disable-hot-restart", "--concurrency", "2", "-c", self.path("envoy.yaml")]
 
 
-class Load:
+class ModuleTest:
+    """Mixed into the tests of a server's module, the file `module`; `package` has what it is built with."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        if not cls.module.exists():
+            raise AssertionError(f"{cls.module} is not there: install {cls.package}, and configure and build again")
+
+    def assert_all_served_in_time(self, responses, timeout=TIMEOUT_S):
+        self.assertEqual({response.status for response in responses}, {200})
+        self.assertLess(max(response.seconds for response in responses), timeout + SLACK)
+
+    def wait_throttled(self, server, path):
+        """Until limits hold again: a few requests may be served unasked before."""
+        wait_until(lambda: server.get(path).status == 429, "the daemon is asked again")
+
+    def assert_answers_reach_their_own_requests(self, server, refused, served):
+        """Under load, of paths that are always refused and always served."""
+        server.get(refused)
+        with Load(server, 4, refused) as refusals, Load(server, 4, served) as others:
+            time.sleep(1)
+        self.assertEqual(refusals.failures + others.failures, [])
+        self.assertEqual({response.status for response in refusals.responses}, {429})
+        self.assertEqual({response.status for response in others.responses}, {200})
+
+    def assert_reloads_go_unnoticed(self, server, times, load):
+        with load:
+            for _ in range(times):
+                before = len(load.responses)
+                wait_until(lambda: len(load.responses) > before + 50, "there is load")
+                old = server.reload()
+                wait_until(lambda: not old & server.children(), "the old processes have left")
+        self.assertEqual(load.failures, [])
+        self.assert_all_served_in_time(load.responses)
+        self.assertEqual({line[1] for line in server.access()}, {"SERVED"})
+
+
+class Load(Asking):
     """Requests by several threads until the block ends. What they got is in `responses`; `failures` are none."""
 
     def __init__(self, server, threads=4, path="/"):
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._ask, args=(server, path)) for _ in range(threads)]
+        super().__init__()
         self.responses = []
         self.failures = []
+        for _ in range(threads):
+            self._will(self._ask, server, path)
 
     def _ask(self, server, path):
-        while not self._stop.is_set():
+        while not self._ending:
             try:
                 self.responses.append(server.get(path))
             except (OSError, AssertionError) as failure:
                 self.failures.append(repr(failure))
-
-    def __enter__(self):
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import pathlib
+import subprocess
 import sys
 import unittest
 
@@ -49,6 +50,39 @@ class ParallelTest(SystemTest):
         cls._running = {name: pool.submit(body, cls(name)) for name, body in cls._bodies.items()}
 
 
+class Unsanitized:
+    """Mixed into tests that load the library into a program without a sanitizer."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        if _support.SANITIZED:
+            raise unittest.SkipTest("the library is built with a sanitizer")
+
+
+class LineProcess:
+    """A process that answers lines, for a `with` block. It leaves by itself behind the last one."""
+
+    def __init__(self, command, **options):
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **options)
+
+    def _told(self, line):
+        """What it answers to the line, both as the pipes have them."""
+        self._process.stdin.write(line)
+        self._process.stdin.flush()
+        return self._process.stdout.readline()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, _type, error, _traceback):
+        self._process.stdin.close()
+        self._process.stdout.close()
+        left_with = self._process.wait(_support.PATIENCE)
+        if error is None and left_with != 0:
+            raise AssertionError(f"{type(self).__name__} left with {left_with}")
+
+
 def report(text):
-    """A measurement, for whoever reads the output of the tests."""
+    """A measurement, for people who read the output of the tests."""
     print(f"\n    {text}", file=sys.stderr, flush=True)

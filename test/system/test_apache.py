@@ -1,17 +1,14 @@
 """The Apache module in Debian's apache2: what the daemon says, and what comes of one that does not say anything."""
 
 import base64
-import contextlib
 import os
-import socket
 import time
 
 from common import SystemTest
-from daemon import PATIENCE, fresh_directory, rule, wait_until
-from webserver import (APACHE_MODULE, SLACK, Apache, Load, metrics, open_ask_daemon, open_daemon,
-                       stopped, wait_refused_by_page, waited)
+from daemon import PATIENCE, rule, wait_until
+from webserver import (APACHE_MODULE, SLACK, TIMEOUT_S, Apache, Load, ModuleTest, full_backlog, metrics,
+                       open_ask_daemon, open_daemon, stopped, wait_refused_by_page, waited)
 
-TIMEOUT_S = 0.1    # where the daemon hangs; elsewhere it has all the time it takes on a busy machine
 MPMS = ("event", "worker", "prefork")
 
 
@@ -47,19 +44,8 @@ COUNTS = """
   </Location>"""
 
 
-class ApacheTest(SystemTest):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        if not os.path.exists(APACHE_MODULE):
-            raise AssertionError(f"{APACHE_MODULE} is not there: install apache2-dev, and configure and build again")
-
-    def assert_all_served_in_time(self, responses, timeout=TIMEOUT_S):
-        self.assertEqual({response.status for response in responses}, {200})
-        self.assertLess(max(response.seconds for response in responses), timeout + SLACK)
-
-    def wait_throttled(self, server, path):
-        wait_until(lambda: server.get(path).status == 429, "the daemon is asked again")
+class ApacheTest(ModuleTest, SystemTest):
+    module, package = APACHE_MODULE, "apache2-dev"
 
 
 class Verdicts(ApacheTest):
@@ -228,12 +214,7 @@ class Verdicts(ApacheTest):
     def test_threads_share_connections_and_get_their_own_answers(self):
         with open_daemon(rule(burst=1, match="no*"), rule(burst=1_000_000)) as daemon:
             with Apache(module_settings(daemon)) as server:
-                server.get("/?no")
-                with Load(server, 4, "/?no") as refused, Load(server, 4, "/?yes") as served:
-                    time.sleep(1)
-                self.assertEqual(refused.failures + served.failures, [])
-                self.assertEqual({response.status for response in refused.responses}, {429})
-                self.assertEqual({response.status for response in served.responses}, {200})
+                self.assert_answers_reach_their_own_requests(server, refused="/?no", served="/?yes")
                 self.assertLessEqual(daemon.stats()["connections"], server.THREADS)
 
     def test_a_condition_chooses_by_method(self):
@@ -539,23 +520,8 @@ class Failures(ApacheTest):
             self.assertNotIn("served unasked", server.log)
 
     def test_a_full_backlog_is_like_no_daemon(self):
-        directory = fresh_directory()
-        directory.chmod(0o755)
-        path = f"{directory}/query.sock"
-        with contextlib.ExitStack() as stack:
-            listener = stack.enter_context(socket.socket(socket.AF_UNIX))
-            listener.bind(path)
-            os.chmod(path, 0o666)
-            listener.listen(0)
-            for _ in range(10):
-                sock = stack.enter_context(socket.socket(socket.AF_UNIX))
-                sock.setblocking(False)
-                with contextlib.suppress(BlockingIOError):
-                    sock.connect(path)
-            with Apache(module_settings(None, path=path)) as server:
-                self.assert_all_served_in_time([server.get("/?a") for _ in range(20)])
-        os.unlink(path)
-        directory.rmdir()
+        with full_backlog() as path, Apache(module_settings(None, path=path)) as server:
+            self.assert_all_served_in_time([server.get("/?a") for _ in range(20)])
 
     def test_a_client_that_leaves_while_it_waits_does_no_harm(self):
         with open_daemon(rule(burst=1, match="no"), rule(burst=1000)) as daemon:
@@ -574,13 +540,5 @@ class Reload(ApacheTest):
     def test_a_reload_under_load_fails_no_request_and_the_old_processes_leave(self):
         with open_daemon(rule(burst=1_000_000)) as daemon:
             with Apache(module_settings(daemon), processes=2) as server:
-                with Load(server, 4, "/?a") as load:
-                    for _ in range(2):
-                        before = len(load.responses)
-                        wait_until(lambda: len(load.responses) > before + 50, "there is load")
-                        old = server.reload()
-                        wait_until(lambda: not old & server.children(), "the old processes have left")
-                self.assertEqual(load.failures, [])
-                self.assert_all_served_in_time(load.responses)
-                self.assertEqual({line[1] for line in server.access()}, {"SERVED"})
+                self.assert_reloads_go_unnoticed(server, 2, Load(server, 4, "/?a"))
                 self.assertNotIn("exit signal", server.log)

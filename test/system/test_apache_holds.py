@@ -13,12 +13,31 @@ from webserver import APACHE_MODULE, Apache, Response, metrics, open_ask_daemon,
 
 HELD_FOR_GOOD = rule(burst=1, rate=0.02, delay="1m")    # 50 s, if nobody leaves
 THREADS = 4
+PASSWORD = f"Authorization: Basic {base64.b64encode(b'guest:a@b').decode()}\r\n"
 
 
 def settings(daemon, more=""):
     return (f"LoadModule dthrottle_module {APACHE_MODULE}\nDthrottle On\nDthrottleAsk unix:{daemon.ask_path}\n"
             f'DthrottleTimeout 30000\nDthrottleTag "%{{QUERY_STRING}}"\nDthrottleDelay 60000ms\n'
             f"<IfModule !mpm_prefork_module>\nThreadsPerChild {THREADS}\n</IfModule>\nMaxRequestWorkers {THREADS}\n{more}\n")
+
+
+@contextlib.contextmanager
+def serving_behind_a_password(more=""):
+    """A server whose page /private only PASSWORD opens, and its daemon."""
+    private = f"""
+      <Location /private>
+        {more}
+        AuthType Basic
+        AuthName private
+        AuthBasicProvider anon
+        Anonymous guest
+        Require valid-user
+      </Location>"""
+    with open_ask_daemon(rule(burst=1, rate=1, delay="60s")) as daemon, \
+            Apache(settings(daemon, private), modules=("auth_basic", "authn_core", "authn_anon", "authz_user")) as server:
+        server.path("root").joinpath("private").write_text("private\n")
+        yield daemon, server
 
 
 def get(tag, path="/"):
@@ -235,39 +254,16 @@ class ByThread(HoldTest):
 
     def test_a_password_is_asked_for_at_the_turn(self):
         """Apache asks before the handler runs, so such a request is held before."""
-        more = """
-          <Location /private>
-            AuthType Basic
-            AuthName private
-            AuthBasicProvider anon
-            Anonymous guest
-            Require valid-user
-          </Location>"""
-        with open_ask_daemon(rule(burst=1, rate=1, delay="60s")) as daemon, \
-                Apache(settings(daemon, more), modules=("auth_basic", "authn_core", "authn_anon", "authz_user")) as server:
-            server.path("root").joinpath("private").write_text("private\n")
-            fields = f"Authorization: Basic {base64.b64encode(b'guest:a@b').decode()}\r\n"
+        with serving_behind_a_password() as (_, server):
             begin = time.monotonic()
-            self.assertEqual([server.get("/private?a", fields=fields).status, *server.statuses(2, "/private?a")],
+            self.assertEqual([server.get("/private?a", fields=PASSWORD).status, *server.statuses(2, "/private?a")],
                              [200, 401, 401])
             self.assertGreaterEqual(time.monotonic() - begin, 2)
 
     def test_a_request_is_held_behind_the_password_where_a_tag_names_the_user(self):
-        more = """
-          <Location /private>
-            DthrottleTag "user:%{REMOTE_USER}"
-            AuthType Basic
-            AuthName private
-            AuthBasicProvider anon
-            Anonymous guest
-            Require valid-user
-          </Location>"""
-        with open_ask_daemon(rule(burst=1, rate=1, delay="60s")) as daemon, \
-                Apache(settings(daemon, more), modules=("auth_basic", "authn_core", "authn_anon", "authz_user")) as server:
-            server.path("root").joinpath("private").write_text("private\n")
-            fields = f"Authorization: Basic {base64.b64encode(b'guest:a@b').decode()}\r\n"
+        with serving_behind_a_password('DthrottleTag "user:%{REMOTE_USER}"') as (daemon, server):
             begin = time.monotonic()
-            said = [server.get("/private", fields=fields).status for _ in range(3)]
+            said = [server.get("/private", fields=PASSWORD).status for _ in range(3)]
             self.assertEqual(said + server.statuses(3, "/private"), [200] * 3 + [401] * 3)
             self.assertGreaterEqual(time.monotonic() - begin, 2)
             self.assertEqual(daemon.stats()["ask_waits"], 2)

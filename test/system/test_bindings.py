@@ -15,8 +15,8 @@ from urllib.parse import quote, quote_from_bytes
 import test_capacity
 import test_client
 import test_worker_page
-from common import SystemTest, report
-from daemon import BUILD, ROOT, SANITIZED, Daemon, fresh_directory, rule, run, wait_until
+from common import SystemTest, Unsanitized, report
+from daemon import BUILD, ROOT, Daemon, fresh_directory, rule, run, wait_until
 from fleet import wait_settled
 from test_ask import AskDaemon
 from webserver import stopped
@@ -273,14 +273,8 @@ class PythonQuestions(Python, Costs, Holds, Waits, Learns, Refunds, Indicates, O
     pass
 
 
-class ByLibrary:
+class ByLibrary(Unsanitized):
     """One tag by libdthrottle."""
-
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        if SANITIZED:
-            raise unittest.SkipTest("the library is built with a sanitizer")
 
     def application(self, address, deadline_ms=30_000, *mode):
         return super().application(address, deadline_ms, *mode, "library", BUILD / "src/client/libdthrottle.so")
@@ -499,17 +493,11 @@ class GoModule(Go, SystemTest):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
 
-class Lua(Binding):
+class Lua(Unsanitized, Binding):
     """Over the library itself, which a sanitizer would have to be loaded for."""
 
     language = "luajit"
     program = ["luajit", PROGRAMS / "ask_lines.lua", BUILD / "src/client/libdthrottle.so"]
-
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        if SANITIZED:
-            raise unittest.SkipTest("the library is built with a sanitizer")
 
 
 class LuaClient(Lua, UnderLoad, InFlight, test_client.Client):

@@ -1,11 +1,10 @@
 """libdthrottle against the daemon itself: it comes and goes, and hangs, and the application does not notice."""
 
 import signal
-import subprocess
 import time
 
-from common import SystemTest
-from daemon import BUILD, PATIENCE, AskDaemon, Daemon, rule, wait_until
+from common import LineProcess, SystemTest
+from daemon import BUILD, AskDaemon, Daemon, rule, wait_until
 from test_ask import Asker, ask_port
 
 DEADLINE_MS = 200    # where the daemon hangs; elsewhere it has all the time it takes on a busy machine
@@ -14,40 +13,27 @@ LIBRARY = [BUILD / "test/ask_lines"]
 UNANSWERED = {"timed out", "unreachable", "backing off"}
 
 
-class Application:
+class Application(LineProcess):
     """A program that asks over one handle for as long as it lives: test/client/ask_lines.c, or one that does the same."""
 
     def __init__(self, address, deadline_ms=30_000, *mode, program=LIBRARY):
-        self._process = subprocess.Popen([*program, address, str(deadline_ms), *mode], stdin=subprocess.PIPE,
-                                         stdout=subprocess.PIPE)
+        super().__init__([*program, address, str(deadline_ms), *mode])
 
     def ask(self, tag):
         """The verdict and the seconds that it took."""
-        verdict, microseconds = self._told(tag)[:2]
+        verdict, microseconds = self._answer(tag)[:2]
         return verdict, int(microseconds) / 1e6
 
-    def _told(self, line):
-        self._process.stdin.write(line + b"\n")
-        self._process.stdin.flush()
-        return self._process.stdout.readline().decode().rstrip("\n").split("/", 2)
+    def _answer(self, line):
+        return self._told(line + b"\n").decode().rstrip("\n").split("/", 2)
 
     def verdicts(self, tag, count):
         return [self.ask(tag)[0] for _ in range(count)]
 
     def question(self, line):
         """The verdict on a question and what its answer says: reason, place, wait, rule, what is left of each tag."""
-        verdict, _, said = self._told(line)
+        verdict, _, said = self._answer(line)
         return verdict, said.split(" ")
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, _type, error, _traceback):
-        self._process.stdin.close()
-        self._process.stdout.close()
-        left_with = self._process.wait(PATIENCE)
-        if error is None and left_with != 0:
-            raise AssertionError(f"the application left with {left_with}")
 
 
 class Asking(SystemTest):

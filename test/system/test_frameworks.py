@@ -10,7 +10,7 @@ import threading
 import time
 import unittest
 
-from common import SystemTest, report
+from common import LineProcess, SystemTest, Unsanitized, report
 from daemon import BUILD, PATIENCE, ROOT, SANITIZED, clean_environment, rule, run, wait_until
 from fleet import Fleet, wait_all_hear
 from test_ask import AskDaemon, Asker, ask_port
@@ -24,32 +24,19 @@ SECONDS = 12    # more than it takes to pay back what a crowd gets too much of
 SLACK_S = 20.0    # that a busy machine may take beyond a deadline
 
 
-class Worker:
+class Worker(LineProcess):
     """A process of an application."""
 
     def __init__(self, command, env):
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                         env=clean_environment(**env))
+        super().__init__(command, text=True, env=clean_environment(**env))
 
     def request(self, client="C"):
         """The status and Retry-After of the response to a request of that client."""
-        self._process.stdin.write(client + "\n")
-        self._process.stdin.flush()
-        status, retry_after = self._process.stdout.readline().split()
+        status, retry_after = self._told(client + "\n").split()
         return int(status), retry_after
 
     def statuses(self, count, client="C"):
         return [self.request(client)[0] for _ in range(count)]
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, _type, error, _traceback):
-        self._process.stdin.close()
-        self._process.stdout.close()
-        left_with = self._process.wait(PATIENCE)
-        if error is None and left_with != 0:
-            raise AssertionError(f"the worker left with {left_with}")
 
 
 def unix(daemon):
@@ -149,16 +136,10 @@ def crowd(workers):
     return sum(served), time.monotonic() - begin
 
 
-class ByLibrary:
+class ByLibrary(Unsanitized):
     """Hits by libdthrottle, and so by the page of the worker."""
 
     library = BUILD / "src/client/libdthrottle.so.0"
-
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        if SANITIZED:
-            raise unittest.SkipTest("the library is built with a sanitizer")
 
     def test_a_limit_holds_and_the_worker_refuses_by_itself(self):
         with AskDaemon(rule(name="limit", burst=3, rate=0.001), page={"entries": 64}) as daemon, \

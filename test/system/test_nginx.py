@@ -10,11 +10,10 @@ import socket
 import time
 
 from common import SystemTest
-from daemon import PATIENCE, fresh_directory, rule, run, wait_until
-from webserver import (NGINX_MODULE, SLACK, Load, Nginx, metrics, open_ask_daemon, open_daemon,
-                       stopped, wait_refused_by_page, waited)
+from daemon import PATIENCE, rule, run, wait_until
+from webserver import (NGINX_MODULE, SLACK, TIMEOUT_S, Load, ModuleTest, Nginx, fake_daemon, full_backlog, metrics,
+                       open_ask_daemon, open_daemon, stopped, wait_refused_by_page, waited)
 
-TIMEOUT_S = 0.1    # where the daemon hangs; elsewhere it has all the time it takes on a busy machine
 
 
 def module_settings(daemon, timeout="30s", path=None):
@@ -22,20 +21,8 @@ def module_settings(daemon, timeout="30s", path=None):
             "dthrottle_tag $arg_tag;")
 
 
-class NginxTest(SystemTest):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        if not os.path.exists(NGINX_MODULE):
-            raise AssertionError(f"{NGINX_MODULE} is not there: install nginx-dev, and configure and build again")
-
-    def assert_all_served_in_time(self, responses, timeout=TIMEOUT_S):
-        self.assertEqual({response.status for response in responses}, {200})
-        self.assertLess(max(response.seconds for response in responses), timeout + SLACK)
-
-    def wait_throttled(self, server, path):
-        """Until limits hold again: a few requests may be served unasked before."""
-        wait_until(lambda: server.get(path).status == 429, "the daemon is asked again")
+class NginxTest(ModuleTest, SystemTest):
+    module, package = NGINX_MODULE, "nginx-dev"
 
 
 class Verdicts(NginxTest):
@@ -180,12 +167,7 @@ class Verdicts(NginxTest):
     def test_answers_reach_their_own_requests_under_load(self):
         with open_daemon(rule(burst=1, match="no*"), rule(burst=1_000_000)) as daemon:
             with Nginx(module_settings(daemon), workers=2) as server:
-                server.get("/?tag=no")
-                with Load(server, 4, "/?tag=no") as refused, Load(server, 4, "/?tag=yes") as served:
-                    time.sleep(1)
-                self.assertEqual(refused.failures + served.failures, [])
-                self.assertEqual({response.status for response in refused.responses}, {429})
-                self.assertEqual({response.status for response in served.responses}, {200})
+                self.assert_answers_reach_their_own_requests(server, refused="/?tag=no", served="/?tag=yes")
                 self.assertLessEqual(daemon.stats()["connections"], 4)
 
     def test_requests_with_bodies_and_pipelined_ones(self):
@@ -514,7 +496,7 @@ class Failures(NginxTest):
 
     def test_answers_stay_in_step_behind_one_that_is_late(self):
         request = "GET /?tag=%s HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
-        with self.fake() as (path, listener), Nginx(module_settings(None, "500ms", path)) as server:
+        with fake_daemon() as (path, listener), Nginx(module_settings(None, "500ms", path)) as server:
             self.assertEqual(server.get("/?tag=late").status, 200)
             sock, _ = listener.accept()
             with sock, server.connect() as client:
@@ -537,7 +519,7 @@ class Failures(NginxTest):
 
     def test_a_connection_that_ends_with_the_query_is_replaced(self):
         # A daemon of which each life answers one query and takes the next one with it.
-        with self.fake() as (path, listener), Nginx(module_settings(None, path=path)) as server:
+        with fake_daemon() as (path, listener), Nginx(module_settings(None, path=path)) as server:
             sock = None
             for life in range(3):
                 with contextlib.closing(server.connect()) as client:
@@ -553,7 +535,7 @@ class Failures(NginxTest):
             sock.close()
 
     def test_what_is_no_answer_is_not_taken_for_one(self):
-        with self.fake() as (path, listener), Nginx(module_settings(None, path=path)) as server:
+        with fake_daemon() as (path, listener), Nginx(module_settings(None, path=path)) as server:
             with contextlib.closing(server.connect()) as client:
                 client.sendall(b"GET /?tag=a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
                 sock, _ = listener.accept()
@@ -563,18 +545,12 @@ class Failures(NginxTest):
             self.assertIn("does not speak the query protocol", server.log)
 
     def test_a_full_backlog_is_like_no_daemon(self):
-        with self.fake(backlog=0) as (path, _), contextlib.ExitStack() as stack:
-            for _ in range(10):
-                sock = stack.enter_context(socket.socket(socket.AF_UNIX))
-                sock.setblocking(False)
-                with contextlib.suppress(BlockingIOError):
-                    sock.connect(path)
-            with Nginx(module_settings(None, path=path)) as server:
-                self.assert_all_served_in_time([server.get("/?tag=a") for _ in range(20)])
-                self.assertLessEqual({line[1] for line in server.access()}, {"OPEN_ERROR", "OPEN_BACKOFF"})
+        with full_backlog() as path, Nginx(module_settings(None, path=path)) as server:
+            self.assert_all_served_in_time([server.get("/?tag=a") for _ in range(20)])
+            self.assertLessEqual({line[1] for line in server.access()}, {"OPEN_ERROR", "OPEN_BACKOFF"})
 
     def test_a_client_that_leaves_while_it_waits_leaves_nothing_behind(self):
-        with self.fake() as (path, listener):
+        with fake_daemon() as (path, listener):
             with Nginx(module_settings(None, path=path)) as server:
                 for _ in range(3):
                     with server.connect() as client:
@@ -596,7 +572,7 @@ class Failures(NginxTest):
                 self.assertGreater(late, 0)
 
     def test_a_client_that_leaves_while_it_tries_again_for_all_is_replaced(self):
-        with self.fake() as (path, listener), Nginx(module_settings(None, "100ms", path)) as server:
+        with fake_daemon() as (path, listener), Nginx(module_settings(None, "100ms", path)) as server:
             self.assertEqual(server.get("/?tag=a").status, 200)    # nobody answers
             sock, _ = listener.accept()
             with sock:
@@ -611,34 +587,11 @@ class Failures(NginxTest):
             wait_until(lambda: server.get("/?tag=a").status == 200 and select.select([listener], [], [], 0)[0],
                        "somebody else tries")
 
-    @contextlib.contextmanager
-    def fake(self, backlog=10):
-        """A listening socket that is nobody's daemon."""
-        directory = fresh_directory()
-        directory.chmod(0o755)
-        path = f"{directory}/query.sock"
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(path)
-            os.chmod(path, 0o666)
-            listener.listen(backlog)
-            listener.settimeout(PATIENCE)
-            yield path, listener
-        os.unlink(path)
-        directory.rmdir()
-
 
 class Reload(NginxTest):
     def test_a_reload_under_load_fails_no_request_and_the_old_workers_leave(self):
         with open_daemon(rule(burst=1_000_000)) as daemon, Nginx(module_settings(daemon), workers=2) as server:
-            with Load(server, 6, "/?tag=a") as load:
-                for _ in range(3):
-                    before = len(load.responses)
-                    wait_until(lambda: len(load.responses) > before + 50, "there is load")
-                    old = server.reload()
-                    wait_until(lambda: not old & server.children(), "the old workers have left")
-            self.assertEqual(load.failures, [])
-            self.assert_all_served_in_time(load.responses)
-            self.assertEqual({line[1] for line in server.access()}, {"SERVED"})
+            self.assert_reloads_go_unnoticed(server, 3, Load(server, 6, "/?tag=a"))
             self.assertNotIn("open socket", server.log)
 
     def test_workers_with_idle_connections_leave_at_once(self):

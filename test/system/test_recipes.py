@@ -11,19 +11,10 @@ from daemon import rule, wait_until
 from envoy import EnvoyDaemon, built_with_grpc
 from fleet import free_port_pair
 from test_http import HttpDaemon
-from webserver import EXAMPLES, SLACK, Apache, Caddy, Envoy, Haproxy, Load, Nginx, open_daemon, stopped
+from webserver import EXAMPLES, SLACK, Apache, Caddy, Envoy, Haproxy, Load, Nginx, adapted, open_daemon, stopped
 
 TIMEOUT_S = 0.02    # of the recipes; where the daemon does not hang it has all the time it takes on a busy machine
 TAG = "ip:127.0.0.1"
-
-
-def adapted(text, *replacements):
-    """The text with every part replaced, all of which have to be there."""
-    for old, new in replacements:
-        if old not in text:
-            raise AssertionError(f"{old!r} is not in the recipe any more")
-        text = text.replace(old, new)
-    return text
 
 
 def script(name, daemon, patient):
@@ -126,28 +117,23 @@ def caddy(daemon, tag=None, patient=True, replacements=()):
 
 
 @contextlib.contextmanager
+def envoy_by(recipe, daemon_address, patient):
+    server = Envoy()
+    with Nginx('location / { return 200 "served\\n"; }', main="", shown="$status") as pages:
+        settings = adapted((EXAMPLES / recipe / "envoy.yaml").read_text(), daemon_address,
+                           ("0.0.0.0, port_value: 80}", f"127.0.0.1, port_value: {server.port}}}"),
+                           ("port_value: 8080", f"port_value: {pages.port}"))
+        server.write_settings(adapted(settings, ("0.02s", "20s")) if patient else settings)
+        with server:
+            yield server
+
+
 def envoy(daemon, patient=True):
-    server = Envoy()
-    with Nginx('location / { return 200 "served\\n"; }', main="", shown="$status") as pages:
-        settings = adapted((EXAMPLES / "envoy/envoy.yaml").read_text(), ("/run/dthrottle/http.sock", daemon.http_path),
-                           ("0.0.0.0, port_value: 80}", f"127.0.0.1, port_value: {server.port}}}"),
-                           ("port_value: 8080", f"port_value: {pages.port}"))
-        server.write_settings(adapted(settings, ("0.02s", "20s")) if patient else settings)
-        with server:
-            yield server
+    return envoy_by("envoy", ("/run/dthrottle/http.sock", daemon.http_path), patient)
 
 
-@contextlib.contextmanager
 def envoy_over_grpc(daemon, recipe="envoy-ratelimit", patient=False):
-    server = Envoy()
-    with Nginx('location / { return 200 "served\\n"; }', main="", shown="$status") as pages:
-        settings = adapted((EXAMPLES / recipe / "envoy.yaml").read_text(),
-                           ("port_value: 7317", f"port_value: {daemon.envoy_port}"),
-                           ("0.0.0.0, port_value: 80}", f"127.0.0.1, port_value: {server.port}}}"),
-                           ("port_value: 8080", f"port_value: {pages.port}"))
-        server.write_settings(adapted(settings, ("0.02s", "20s")) if patient else settings)
-        with server:
-            yield server
+    return envoy_by(recipe, ("port_value: 7317", f"port_value: {daemon.envoy_port}"), patient)
 
 
 OVER_HTTP = {"nginx with auth_request": nginx_http, "Caddy": caddy}

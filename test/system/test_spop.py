@@ -8,17 +8,9 @@ import unittest
 
 from common import SystemTest, report
 from daemon import fresh_directory, rule, wait_until
-from webserver import EXAMPLES, Haproxy, Load, open_daemon, stopped
+from webserver import EXAMPLES, Haproxy, Load, adapted, open_daemon, stopped
 
 LIMITS = rule(name="ip", match="ip:*", burst=5, rate=0.001), rule(name="host", match="host:*", burst=200, rate=0.001)
-
-
-def adapted(text, *replacements):
-    for old, new in replacements:
-        if old not in text:
-            raise AssertionError(f"{old!r} is not in the recipe any more")
-        text = text.replace(old, new)
-    return text
 
 
 @contextlib.contextmanager
