@@ -121,13 +121,13 @@ const HttpService::Route HttpService::kRoutes[] = {
     {"/metrics", {}, &HttpService::Metrics},
     {"/healthz", {}, &HttpService::Health},
     {"/top", kOfTop, &HttpService::Top},
-    {"/peers", {}, &HttpService::Peers},
-    {"/rules", {}, &HttpService::Rules},
-    {"/stats", {}, &HttpService::Stats},
+    {"/peers", {}, &HttpService::Command},
+    {"/rules", {}, &HttpService::Command},
+    {"/stats", {}, &HttpService::Command},
     {"/live", {}, &HttpService::Live},
     {"/history", {}, &HttpService::PastPoints},
-    {"/refusals", {}, &HttpService::Refusals},
-    {"/why", kOfTag, &HttpService::Why},
+    {"/refusals", {}, &HttpService::Command},
+    {"/why", kOfTag, &HttpService::CommandAboutTag},
     {"/forgive", kOfTag, &HttpService::Forgive, Form::kCheck, Route::Posted::kForgives},
     {"/indicate", kOfReport, &HttpService::Indicate, Form::kCheck, Route::Posted::kReports},
 };
@@ -359,16 +359,9 @@ HttpReply HttpService::Top(const HttpTarget& target, Instant now) {
   return Reply(200, kJson, Ask(fmt::format("top {}", *n), now) + "\n");
 }
 
-HttpReply HttpService::Peers(const HttpTarget&, Instant now) {
-  return Reply(200, kJson, Ask("peers", now) + "\n");
-}
-
-HttpReply HttpService::Rules(const HttpTarget&, Instant now) {
-  return Reply(200, kJson, Ask("rules", now) + "\n");
-}
-
-HttpReply HttpService::Stats(const HttpTarget&, Instant now) {
-  return Reply(200, kJson, Ask("stats", now) + "\n");
+// The answer to the command that the path names.
+HttpReply HttpService::Command(const HttpTarget& target, Instant now) {
+  return Reply(200, kJson, Ask(target.path.substr(1), now) + "\n");
 }
 
 // All that the page shows, in one answer, which ten browsers share: making one takes as long as hundreds of decisions.
@@ -387,18 +380,14 @@ HttpReply HttpService::Live(const HttpTarget&, Instant now) {
   return Reply(200, kJson, live_);
 }
 
-HttpReply HttpService::Refusals(const HttpTarget&, Instant now) {
-  return Reply(200, kJson, Ask("refusals", now) + "\n");
-}
-
 HttpReply HttpService::PastPoints(const HttpTarget&, Instant now) {
   return Reply(200, kJson, history_.Render(now));
 }
 
-HttpReply HttpService::AboutTag(std::string_view command, const HttpTarget& target, Instant now) {
+HttpReply HttpService::CommandAboutTag(const HttpTarget& target, Instant now) {
   const std::string* const tag = target.Find("tag");
   if (tag == nullptr) return HttpProblem(400, "the parameter tag is missing");
-  return Reply(200, kJson, Ask(fmt::format("{} {}", command, EscapeTag(*tag)), now) + "\n");
+  return Reply(200, kJson, Ask(fmt::format("{} {}", target.path.substr(1), EscapeTag(*tag)), now) + "\n");
 }
 
 HttpReply HttpService::Post(const Asked& asked) {
@@ -413,17 +402,13 @@ HttpReply HttpService::Post(const Asked& asked) {
   return Reply(answer.status, kJson, answer.body.dump() + "\n");
 }
 
-HttpReply HttpService::Why(const HttpTarget& target, Instant now) {
-  return AboutTag("why", target, now);
-}
-
 HttpReply HttpService::Forgive(const HttpTarget& target, Instant now) {
   const std::string* const tag = target.Find("tag");
   if (tag != nullptr) {
     host_.AuditOfAnyone(fmt::format("HTTP: forgive {}", EscapeTag(Shortened(*tag, Refusals::kTagBytes))));
   }
   live_.clear();
-  return AboutTag("forgive", target, now);
+  return CommandAboutTag(target, now);
 }
 
 HttpReply HttpService::Indicate(const HttpTarget& target, Instant) {

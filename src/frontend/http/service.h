@@ -114,17 +114,13 @@ class HttpService {
   HttpReply Metrics(const HttpTarget&, Instant now);
   HttpReply Health(const HttpTarget&, Instant now);
   HttpReply Top(const HttpTarget&, Instant now);
-  HttpReply Peers(const HttpTarget&, Instant now);
-  HttpReply Rules(const HttpTarget&, Instant now);
-  HttpReply Stats(const HttpTarget&, Instant now);
+  HttpReply Command(const HttpTarget& target, Instant now);
+  HttpReply CommandAboutTag(const HttpTarget& target, Instant now);
   HttpReply Live(const HttpTarget&, Instant now);
-  HttpReply Refusals(const HttpTarget& target, Instant now);
-  HttpReply Why(const HttpTarget& target, Instant now);
   HttpReply Forgive(const HttpTarget& target, Instant now);
   HttpReply Indicate(const HttpTarget& target, Instant now);
   HttpReply Post(const Asked& asked);
   HttpReply PastPoints(const HttpTarget&, Instant now);
-  HttpReply AboutTag(std::string_view command, const HttpTarget& target, Instant now);
   std::string Ask(std::string_view command, Instant now);
 
   AdminHost& host_;
