@@ -17,11 +17,24 @@ constexpr std::string_view kPageSuffix = DTHROTTLE_PAGE_SUFFIX;
 constexpr std::size_t kUnixPathBytesMax = 107;
 constexpr std::size_t kBytesMaxWithPages = kUnixPathBytesMax - kPageSuffix.size();
 
+template <auto kSection>
+Endpoints SocketsOf(const Settings& settings) {
+  const auto& its = settings.*kSection;
+  return {its.unix_path, its.unix_mode, its.tcp};
+}
+
 // Beside a socket for queries or questions, so that everybody who may ask there may have a page. A path without room
 // for it has none.
-Endpoints PagesAt(const Settings& settings, const std::string& path, std::uint32_t mode) {
-  if (settings.page.entries == 0 || path.empty() || path.size() > kBytesMaxWithPages) return {"", 0, {}, false, true};
-  return {path + std::string(kPageSuffix), mode, {}, false, true};
+template <auto kSection>
+Endpoints PagesOf(const Settings& settings) {
+  const auto& its = settings.*kSection;
+  const bool has_room = !its.unix_path.empty() && its.unix_path.size() <= kBytesMaxWithPages;
+  if (settings.page.entries == 0 || !has_room) return {"", 0, {}, false, true};
+  return {its.unix_path + std::string(kPageSuffix), its.unix_mode, {}, false, true};
+}
+
+Endpoints ByTls(const Settings& settings, const Endpoint& tcp) {
+  return {"", 0, tcp, !settings.tls.client_ca_file.empty()};
 }
 
 Endpoints OfHosts(bool listens, const Endpoint& bind) {
@@ -32,58 +45,24 @@ Endpoints OfHosts(bool listens, const Endpoint& bind) {
 
 std::span<const ListenerKeys> AllListeners() {
   using S = Settings;
-  using At = Endpoints;
   static constexpr ListenerKeys kAll[] = {
-      {"query", "query.unix", "query.tcp", "spend tokens",
-       [](const S& s) {
-         return At{s.query.unix_path, s.query.unix_mode, s.query.tcp};
-       }},
-      {"admin", "admin.unix", "", "",
-       [](const S& s) {
-         return At{s.admin.unix_path, s.admin.unix_mode};
-       }},
+      {"query", "query.unix", "query.tcp", "spend tokens", SocketsOf<&S::query>},
+      {"admin", "admin.unix", "", "", [](const S& s) { return Endpoints{s.admin.unix_path, s.admin.unix_mode}; }},
       {"http", "admin.http_unix", "admin.http", "",
        [](const S& s) {
-         return At{s.admin.http_unix_path, s.admin.http_unix_mode, s.admin.http};
+         return Endpoints{s.admin.http_unix_path, s.admin.http_unix_mode, s.admin.http};
        }},
       {"peers", "", "peers.bind", "", [](const S& s) { return OfHosts(s.peers.listens(), s.peers.bind); }},
       {"sites", "", "sites.bind", "", [](const S& s) { return OfHosts(s.sites.enabled(), s.sites.bind); }},
-      {"resp", "resp.unix", "resp.tcp", "",
-       [](const S& s) {
-         return At{s.resp.unix_path, s.resp.unix_mode, s.resp.tcp};
-       }},
-      {"ask", "ask.unix", "ask.tcp", "spend tokens",
-       [](const S& s) {
-         return At{s.ask.unix_path, s.ask.unix_mode, s.ask.tcp};
-       }},
-      {"spop", "spop.unix", "spop.tcp", "spend tokens",
-       [](const S& s) {
-         return At{s.spop.unix_path, s.spop.unix_mode, s.spop.tcp};
-       }},
-      {"page", "page.entries", "", "",
-       [](const S& s) {
-         return PagesAt(s, s.query.unix_path, s.query.unix_mode);
-       }},
-      {"page-questions", "page.entries", "", "",
-       [](const S& s) {
-         return PagesAt(s, s.ask.unix_path, s.ask.unix_mode);
-       }},
-      {"envoy", "", "envoy.tcp", "spend tokens",
-       [](const S& s) {
-         return At{"", 0, s.envoy.tcp, !s.tls.client_ca_file.empty()};
-       }},
-      {"lease", "lease.unix", "lease.tcp", "take leases",
-       [](const S& s) {
-         return At{s.lease.unix_path, s.lease.unix_mode, s.lease.tcp};
-       }},
-      {"tls", "", "lease.tls", "take leases",
-       [](const S& s) {
-         return At{"", 0, s.lease.tls, !s.tls.client_ca_file.empty()};
-       }},
-      {"grpc", "", "lease.grpc", "take leases",
-       [](const S& s) {
-         return At{"", 0, s.lease.grpc, !s.tls.client_ca_file.empty()};
-       }},
+      {"resp", "resp.unix", "resp.tcp", "", SocketsOf<&S::resp>},
+      {"ask", "ask.unix", "ask.tcp", "spend tokens", SocketsOf<&S::ask>},
+      {"spop", "spop.unix", "spop.tcp", "spend tokens", SocketsOf<&S::spop>},
+      {"page", "page.entries", "", "", PagesOf<&S::query>},
+      {"page-questions", "page.entries", "", "", PagesOf<&S::ask>},
+      {"envoy", "", "envoy.tcp", "spend tokens", [](const S& s) { return ByTls(s, s.envoy.tcp); }},
+      {"lease", "lease.unix", "lease.tcp", "take leases", SocketsOf<&S::lease>},
+      {"tls", "", "lease.tls", "take leases", [](const S& s) { return ByTls(s, s.lease.tls); }},
+      {"grpc", "", "lease.grpc", "take leases", [](const S& s) { return ByTls(s, s.lease.grpc); }},
   };
   return kAll;
 }
