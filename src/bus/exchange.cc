@@ -427,7 +427,7 @@ void Exchange::HearDecoded(Link& at, std::string_view frame, Instant now) {
     case MessageKind::kReport:
       return s.hearing.OnReport(*link->peer, frame, now);
     case MessageKind::kGone:
-      return s.hearing.OnGone(*link->peer);
+      return s.hearing.OnGone(*link->peer, now);
     case MessageKind::kSnapshot:
       return s.recovering.OnPart(id, *link->peer, now) ? void() : s.joining.OnPart(id, *link->peer, frame, now);
     case MessageKind::kSnapshotEnd:

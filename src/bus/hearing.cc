@@ -149,7 +149,7 @@ void Hearing::Take(Peer& peer, std::size_t bytes, Instant now) {
 
   PeerStatus& status = peer.link->status;
   peer.link->last_report = now;
-  if (live) status.age = now - to, status.parts = in.parts;
+  if (live) status.age = now - to, status.parts = in.parts, peer.heard_to = to;
   ++status.reports, ++counts.received;
   counts.received_bytes += bytes;
   status.entries += in.entries.size(), counts.received_entries += in.entries.size();
@@ -228,14 +228,14 @@ Instant Hearing::AskToRepeat(Peer& peer, Instant now) {
 }
 
 // What another life of it published is gone with that life; an answer out of an earlier life says nothing.
-void Hearing::OnGone(Peer& peer) {
+void Hearing::OnGone(Peer& peer, Instant now) {
   const Message& in = core_.in;
   if (!peer.heard || in.incarnation < peer.incarnation) return;
   const std::uint64_t lost =
       in.incarnation == peer.incarnation ? peer.heard->GiveUpBelow(in.ring_low) : peer.heard->GiveUp();
   CountLost(peer, lost);
   if (lost == 0 || joining_.joining()) return;
-  peer.owes_snapshot = peer.levels_count = true;
+  peer.OweSnapshot(now);
   core_.PassSoon();
 }
 

@@ -23,7 +23,7 @@ class Hearing {
   // The welcome that has come says how much this host should have heard.
   void OnWelcome(Peer& peer);
   // The sender no longer has some of what was asked for.
-  void OnGone(Peer& peer);
+  void OnGone(Peer& peer, Instant now);
 
   // Takes what was held back, as far as the limiter has room.
   void Release();

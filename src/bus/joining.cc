@@ -92,6 +92,13 @@ Instant Joining::Pass(Instant now) {
   return std::min(next, Join(now));
 }
 
+bool Joining::AnyBehind(Instant now) const {
+  for (const auto& [id, link] : members_.links()) {
+    if (link->peer != nullptr && link->peer->behind(now)) return true;
+  }
+  return false;
+}
+
 // Where frames were lost for good, and not to join. An owner asks all hosts (owners/recovering.h).
 Instant Joining::AskForLost(Instant now) {
   Instant next = ExchangeCore::kNever;
@@ -100,6 +107,10 @@ Instant Joining::AskForLost(Instant now) {
     Peer* const peer = link->peer;
     if (peer == nullptr || taking_) continue;
     if (!peer->owes_snapshot && !(behind_ && now < peer->silent_at())) continue;
+    if (peer->owes_snapshot && now < peer->catch_up_until && AnyBehind(now)) {
+      next = std::min(next, now + Peer::kCatchUpLook);
+      continue;
+    }
     if (peer->next_snapshot <= now) Ask(*link, now);
     next = std::min(next, peer->next_snapshot);
   }

@@ -81,6 +81,7 @@ class Joining {
   void TellJoined();
   void Ask(Link& donor, Instant now);
   Instant AskDonor(Instant end, Instant now);
+  bool AnyBehind(Instant now) const;
   Instant AskForLost(Instant now);
   Instant Join(Instant now);
   void SpendFrames(Link& link, Instant now);

@@ -66,11 +66,14 @@ struct Peer {
   static constexpr Duration kPeriodMin = std::chrono::milliseconds(10), kPeriodMax = std::chrono::hours(1);
   static constexpr int kSilentPeriods = 3;
   static constexpr Duration kSlack = std::chrono::milliseconds(20);    // of clocks
+  static constexpr Duration kCatchUpMin = std::chrono::seconds(20);    // a link is dialed again within 15
+  static constexpr Duration kCatchUpLook = std::chrono::milliseconds(100);
 
   // What every report needs comes first (links.h).
   Link* link = nullptr;
   Duration period = kPeriodMin;
   Instant alive{};                 // when a report or the first welcome came
+  Instant heard_to{};              // end of the latest interval of which a report has come, by our clock
   Audit audit;                     // of the life that is followed
   std::optional<Heard> heard;      // in that incarnation; none: not known where to start
   std::uint64_t incarnation = 0;
@@ -95,6 +98,7 @@ struct Peer {
   bool owes_snapshot = false;    // what it published was lost, or this host does not know the levels of what it owns
   bool levels_count = true;      // of a snapshot; false: its frames say all, and it is for what they do not
   Instant next_snapshot{};
+  Instant catch_up_until{};    // until when a snapshot that makes up for losses waits for what can still be heard
   int snapshots_failed = 0;    // one after the other, of those that an owner has asked for
 
   std::uint64_t settled_epoch = 0;                // of the owners whose change it has done its part of,
@@ -115,12 +119,21 @@ struct Peer {
   // This host does not know the levels of what it owns, and that one is to say them.
   void AskForLevels() {
     owes_snapshot = levels_count = true;
-    next_snapshot = {};
+    next_snapshot = catch_up_until = {};
+  }
+  // Some of what it published is gone for good. A snapshot contains what is still under way as well, which would be
+  // charged again when it comes.
+  void OweSnapshot(Instant now) {
+    const Duration longest = std::max<Duration>(kCatchUpMin, 2 * period);
+    if (!owes_snapshot || !levels_count) catch_up_until = std::max(now, next_snapshot) + longest;
+    owes_snapshot = levels_count = true;
   }
 
   Instant silent_at() const { return alive + kSilentPeriods * period; }
   // After so long without a report there is reason to say hello: the subscription may have ended with its connection.
-  Instant quiet_at() const { return alive + std::max<Duration>(period * 3 / 2, std::chrono::seconds(1)); }
+  Instant quiet_at() const { return alive + Quiet(); }
+  // Whether something that it has published is still to come, as far as its reports tell.
+  bool behind(Instant now) const { return heard && (!heard->missing().empty() || heard_to + Quiet() < now); }
 
   // Follows a life of the peer from where a snapshot says, or from `otherwise`.
   void Follow(std::uint64_t life, std::uint64_t otherwise) {
@@ -144,6 +157,9 @@ struct Peer {
     return {incarnation ^ heard_epoch, sequence, missing < sequence ? missing : 0};
   }
   void SetPeriod(Duration said) { period = std::clamp(said, kPeriodMin, kPeriodMax); }
+
+ private:
+  Duration Quiet() const { return std::max<Duration>(period * 3 / 2, std::chrono::seconds(1)); }
 };
 
 }    // namespace dthrottle

@@ -521,6 +521,55 @@ TEST_CASE("what the ring no longer has is lost, counted exactly, and made up for
   CHECK(net.b().table == net.a().table);
 }
 
+TEST_CASE("a snapshot that makes up for losses waits for what can still be heard") {
+  ExchangeFleet net;
+  for (const char* name : {"a", "b", "c"}) net.Add(name);
+  Message like;
+  like.kind = MessageKind::kReport;
+  like.sender = "a";
+  like.incarnation = like.sequence = like.ring_low = 1;
+  like.from = like.to = net.now;
+  like.period = 1s;
+  like.entries.Add({"forged", false}, 1, 0);
+  net[0].options.ring_bytes = 4 * net.Encode(like).size() + net.Encode(like).size() / 2;    // b keeps all
+  net.Mesh();
+  net.Run(3s);
+  net.cut = {{0, 2}, {1, 2}};
+  for (int i = 0; i < 10; ++i) {
+    for (int from : {0, 1}) net[from].Hit("told-" + std::to_string(i));
+    net.Run(1s);
+  }
+  SECTION("all are heard again at once") { net.cut.clear(); }
+  SECTION("the one that has lost some is heard first") {
+    net.cut = {{1, 2}};
+    net.Run(4s);
+    net.cut.clear();
+  }
+  net.Run(10s);
+  CHECK(net[2].Peer("a", net.now).lost >= 6);
+  CHECK(net[2].Peer("b", net.now).repaired >= 10);
+  CHECK(net[2].Counts().snapshots_taken == 2);    // one to join
+  CHECK(net[2].table == net[0].table);
+}
+
+TEST_CASE("a peer that is gone delays a snapshot that makes up for losses by 20 seconds") {
+  ExchangeFleet net;
+  for (const char* name : {"a", "b", "c"}) net.Add(name);
+  net[0].options.ring_bytes = 1;
+  net.Mesh();
+  net.Run(3s);
+  net[1].running = false;
+  net.Run(5s);
+  net.cut = {{0, 2}};
+  net[0].Hit("told");
+  net.Run(3s);
+  net.cut.clear();
+  net.Run(18s);
+  CHECK(net[2].table == Table{});
+  net.Run(8s);
+  CHECK(net[2].table == net[0].table);
+}
+
 TEST_CASE("frames that were taken apart for several hosts are heard like others") {
   for (const bool apart : {false, true}) {
     CAPTURE(apart);

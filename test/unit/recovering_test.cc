@@ -271,6 +271,31 @@ TEST_CASE("of what a host says only tags count that this owner has") {
   CHECK(ours < 70);
 }
 
+TEST_CASE("a host that has lost frames is asked for levels once what it still keeps of others has come") {
+  Net net(1);
+  net.Meet();
+  net.Run(60ms);
+  net.Say(0, net.End(0, 0));
+  net.Run(61s);
+  REQUIRE(net.hosts[0].wanted.size() == 1);
+  const auto report = [&](std::uint64_t sequence) {
+    Message m = net.Of(0, MessageKind::kReport);
+    m.sequence = sequence;
+    net.Say(0, m);
+    net.Run(100ms);
+  };
+  report(30);
+  Message gone = net.Of(0, MessageKind::kGone);
+  gone.ring_low = 20;
+  net.Say(0, gone);
+  for (std::uint64_t sequence = 20; sequence < 30; ++sequence) {
+    CHECK(net.hosts[0].wanted.size() == 1);
+    report(sequence);
+  }
+  net.Run(200ms);
+  CHECK(net.hosts[0].wanted.size() == 2);
+}
+
 // ---- Giving ----
 
 TEST_CASE("owners that ask a host at once share its walks, and each gets what it owns") {

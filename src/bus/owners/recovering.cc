@@ -50,8 +50,10 @@ Recovering::Its Recovering::Find(LinkId link) {
 
 // When that host is to be asked: never, if it owes nothing or has been.
 Instant Recovering::DueOf(const Link& link, Instant now) const {
-  const bool owes = link.peer != nullptr && link.peer->owes_snapshot && !asked_.contains(link.status.link);
-  return owes ? std::max(link.peer->next_snapshot, now) : ExchangeCore::kNever;
+  const Peer* const peer = link.peer;
+  if (peer == nullptr || !peer->owes_snapshot || asked_.contains(link.status.link)) return ExchangeCore::kNever;
+  if (now < peer->catch_up_until && peer->behind(now)) return now + Peer::kCatchUpLook;
+  return std::max(peer->next_snapshot, now);
 }
 
 int Recovering::FailuresOf(LinkId link) const {
