@@ -213,7 +213,8 @@ bool Membership::IsNamesake(Instant now) {
   const auto known = std::ranges::find(lives, in.incarnation, &Life::number);
   if (known != lives.end()) {
     known->said = now;
-    return known->judged;
+    known->refused = known->judged;
+    return known->refused;
   }
   if (lives.size() >= kLivesMax) lives.clear();
   lives.push_back({in.incarnation, now});
@@ -222,15 +223,16 @@ bool Membership::IsNamesake(Instant now) {
   return false;
 }
 
-// The peer of that name has answered a hello, in this life. Returns whether there is another host with its name.
+// The peer of that name has answered a hello, in this life. Returns whether there is another host with its name: a life
+// that has said hello since it was judged. Lives of a peer that is started anew several times in a row end before that.
 bool Membership::JudgeLives(const std::string& name, std::uint64_t life, Instant now) {
   const auto known = lives_.find(name);
   if (known == lives_.end()) return false;
   std::erase_if(known->second, [&](const Life& its) { return its.number == life || its.said + kLifeKept < now; });
   for (Life& its : known->second) its.judged = true;
-  if (!known->second.empty()) return true;
-  lives_.erase(known);
-  return false;
+  const bool another = std::ranges::any_of(known->second, &Life::refused);
+  if (known->second.empty()) lives_.erase(known);
+  return another;
 }
 
 Peer* Membership::OnWelcome(Link& link, Instant now) {

@@ -113,6 +113,7 @@ class Membership {
     std::uint64_t number;
     Instant said;           // when the latest did
     bool judged = false;    // it is not the peer's: that has answered since
+    bool refused = false;   // and it has said hello again
   };
 
   void Number(Peer& peer) {

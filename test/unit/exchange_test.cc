@@ -890,6 +890,25 @@ TEST_CASE("another host with the name of a peer is refused while the peer is hea
   }
 }
 
+TEST_CASE("a peer that is started anew twice, before it has answered in its first new life, is no other host") {
+  Two net;
+  net.Mesh();
+  net.Run(3s);
+  for (std::uint64_t life : {2, 3}) {
+    net.a().options.incarnation = life;
+    net.filter = [&](const Packet& p) { return life == 3 || p.from != 0 || p.message.kind != MessageKind::kWelcome; };
+    net.a().Start(net.now);
+    net.a().Link("b", net.now);
+    net.Run(400ms);
+  }
+  for (int i = 0; i < 100; ++i) {
+    net.Run(1s);
+    REQUIRE(net.a_at_b().reason.empty());
+  }
+  CHECK(net.a_at_b().state == PeerState::kUp);
+  CHECK(net.b_at_a().state == PeerState::kUp);
+}
+
 TEST_CASE("of two addresses of one host the second is refused, and takes over when the first goes") {
   Two net;
   net.a().Start(net.now);
