@@ -176,7 +176,7 @@ static struct word next_word(struct word* text) {
   for (; text->bytes > 0 && *text->begin == ' '; text->bytes--) text->begin++;
   const char* const blank = text->bytes > 0 ? memchr(text->begin, ' ', text->bytes) : NULL;
   const struct word word = {text->begin, blank != NULL ? (size_t)(blank - text->begin) : text->bytes};
-  text->begin += word.bytes;
+  if (word.bytes > 0) text->begin += word.bytes; /* a text without words may be NULL */
   text->bytes -= word.bytes;
   return word;
 }
