@@ -213,6 +213,24 @@ TEST_CASE("whatever one of two to five members says, what the others share stays
   }
 }
 
+TEST_CASE("however hosts are paused and frames lost, no part is lost for long where nobody lies") {
+  for (std::uint64_t seed = 1; seed <= testing::Fewer(100); ++seed) {
+    Prng prng(seed);
+    std::string bytes;
+    while (bytes.size() < 200) {
+      const auto what = static_cast<char>(prng.Below(3));    // demand, time, trouble
+      bytes += what;
+      for (int i = what == 0 ? 2 : what == 1 ? 1 : 3; i > 0; --i) bytes += static_cast<char>(prng.Below(256));
+    }
+    testing::Input input(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
+    testing::LyingParts fleet(2 + seed % 4, seed);
+    fleet.Play(input, false);
+    fleet.Settle();
+    INFO("seed " << seed);
+    REQUIRE(fleet.Failure() == "");
+  }
+}
+
 TEST_CASE("a member that is not the first witness begins no generation and tells of none") {
   testing::LyingParts fleet(5, 1);
   const Parts before = fleet.PartsOf(0);
