@@ -1,9 +1,12 @@
 // Hosts that share hits over a network that loses, doubles and delays, of which the last one or two lie: on their own
 // links and connections they say what the input says, in their own names and in others'. Once the trouble is over every
-// hit of the honest hosts has been debited at each of the others exactly once.
+// hit of the honest hosts has been debited at each of the others exactly once, and nothing a liar says has been debited
+// as another host's word, or answered as its question.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -48,14 +51,15 @@ class LyingFleet : public ExchangeFleet {
     }
   }
 
-  // Ends the trouble, and says whether every hit of the honest has come everywhere once, and none comes again.
+  // Ends the trouble, and says whether every hit of the honest has come everywhere once, none comes again, and each
+  // came from its own host.
   bool EachHitOnce() {
     for (std::size_t host = 0; host < honest(); ++host) Hit(host, 1);
     lanes.loss = lanes.duplication = 0;
     lanes.jitter = 1ms;
     for (int seconds = 0; seconds < 30 && !AllHeard(); ++seconds) Run(1s);
     Run(4s);    // longer than anybody waits before asking again
-    return AllHeard();
+    return AllHeard() && EachFromItsHost() && !answered_another_;
   }
 
  private:
@@ -67,6 +71,28 @@ class LyingFleet : public ExchangeFleet {
       }
     }
     return true;
+  }
+
+  // Ceilings, and what comes back of hits, go by the number that the limiter is told.
+  bool EachFromItsHost() const {
+    for (std::size_t host = 0; host < honest(); ++host) {
+      std::map<std::uint32_t, std::string> names;
+      for (const PeerStatus& peer : hosts[host]->exchange->Peers(now + hosts[host]->skew)) {
+        if (peer.number) names[*peer.number] = peer.name;
+      }
+      for (const FromPeers& item : hosts[host]->received) {
+        if (item.kind == FromPeers::Kind::kDebits && !IsOf(names[item.peer], item.entries)) return false;
+      }
+    }
+    return true;
+  }
+
+  bool IsOf(const std::string& name, const Entries& entries) const {
+    const auto liar = [this](const std::string& its) { return its[0] - 'a' >= static_cast<int>(honest()); };
+    return !name.empty() && std::ranges::all_of(entries.list(), [&](const Entry& e) {
+      const auto truth = truth_.find(entries.tag(e).bytes);
+      return truth == truth_.end() ? liar(name) : hosts[truth->second.host]->name == name;
+    });
   }
 
   struct Truth {
@@ -86,7 +112,7 @@ class LyingFleet : public ExchangeFleet {
   void Lie(Input& input, std::size_t liar) {
     const std::size_t to = input.Byte() % honest();
     const bool answer = input.Byte() % 2 == 0;
-    std::string frame;
+    std::string frame, sender;
     if (input.Byte() % 8 == 0) {
       frame = input.Rest(input.Byte());
     } else {
@@ -104,15 +130,20 @@ class LyingFleet : public ExchangeFleet {
       m.positions.push_back({hosts[input.Byte() % hosts.size()]->name, input.Number(), input.Number()});
       m.entries.Add({"lie", false}, 1 + input.Number() % kHitsMax, 0);
       frame = Encode(m);
+      sender = m.sender;
     }
     Exchange& exchange = *hosts[to]->exchange;
     const Instant then = now + hosts[to]->skew;
     if (answer) return exchange.OnAnswer(static_cast<LinkId>(liar), frame, then);
+    const auto dropped = [&exchange] { return exchange.Counts().strangers + exchange.Counts().junk; };
+    const std::uint64_t before = dropped();
     exchange.OnRequest(std::to_string(liar) + " " + std::to_string(to), hosts[liar]->name, frame, then);
+    answered_another_ |= !sender.empty() && sender != hosts[liar]->name && dropped() == before;
   }
 
   std::size_t liars_;
-  std::map<std::string, Truth> truth_;    // by tag
+  bool answered_another_ = false;
+  std::map<std::string, Truth, std::less<>> truth_;    // by tag
 };
 
 }    // namespace dthrottle::testing
