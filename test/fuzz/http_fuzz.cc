@@ -1,12 +1,16 @@
-// Requests as a connection hands them on: a target, a Host field and a tag field, a line each. Never a crash, always a
-// status that makes sense, JSON where JSON is said, and no control character in a field of an answer.
+// Requests as a connection hands them on: a target, a Host field and a tag field, a line each; or behind these the lines
+// of a whole request. Never a crash, always a status that makes sense, JSON where JSON is said, and no control character
+// in a field of an answer.
 #include <sodium/core.h>
 
 #include <cstdint>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
 
 #include "config/keys.h"
+#include "frontend/http/reader.h"
 #include "frontend/http/service.h"
 #include "test/support/host.h"
 #include "test/support/quiet_daemon.h"
@@ -17,6 +21,11 @@ namespace {
 
 class FuzzedDaemon final : public testing::QuietDaemon {
  public:
+  FuzzedDaemon() {
+    settings_.admin.http_fields = {"x-forwarded-for", "user-agent"};
+    settings_.admin.http_trusted_hops = 2;
+    settings_.admin.http_forgives = true;
+  }
   Limiter& limiter() override { return *host_.limiter; }
 
  private:
@@ -34,6 +43,13 @@ std::string_view Line(std::string_view& rest) {
   return line;
 }
 
+// What is left of the input, with the ends of lines that HTTP has.
+std::string TextOf(std::string_view rest) {
+  std::string text;
+  while (!rest.empty()) text.append(Line(rest)) += "\r\n";
+  return text + "\r\n";
+}
+
 }    // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -47,7 +63,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   request.target = Line(rest);
   request.host = Line(rest);
   if (!rest.empty()) request.tag = Line(rest);
-  request.through_tcp = rest.empty();
+  const std::string text = rest.empty() ? std::string() : TextOf(rest);
+  if (!text.empty()) {
+    const auto step = HttpReader().Next(text, request);
+    if (!step || !step->whole) return 0;
+  }
+  request.through_tcp = text.empty() || text.size() % 2 == 0;
   service.Add(request);
   const HttpReply reply = service.Answer(FromNanoseconds(now_ns += 1'000'000)).front();
   switch (reply.status) {
@@ -56,6 +77,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     case 400:
     case 403:
     case 404:
+    case 405:
+    case 413:
     case 414:
     case 421:
     case 429:
