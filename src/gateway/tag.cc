@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sodium.h>
 
+#include <algorithm>
 #include <array>
 #include <iterator>
 #include <utility>
@@ -25,15 +26,19 @@ void TagMaker::Add(std::string_view key, std::string_view value) {
   Append(value, false);
 }
 
+// What is plain is appended at once, up to what is not.
 void TagMaker::Append(std::string_view text, bool is_key) {
-  for (const char c : text) {
+  const auto is_plain = [is_key](char c) {
     const auto byte = static_cast<unsigned char>(c);
-    const bool plain = byte > 0x20 && byte != 0x7f && c != '%' && c != '|' && c != '\\' && !(is_key && c == '=');
-    if (plain) {
-      name_ += c;
-    } else {
-      fmt::format_to(std::back_inserter(name_), "%{:02X}", byte);
-    }
+    return byte > 0x20 && byte != 0x7f && c != '%' && c != '|' && c != '\\' && !(is_key && c == '=');
+  };
+  while (!text.empty()) {
+    const auto plain = static_cast<std::size_t>(std::ranges::find_if_not(text, is_plain) - text.begin());
+    name_ += text.substr(0, plain);
+    text.remove_prefix(plain);
+    if (text.empty()) return;
+    fmt::format_to(std::back_inserter(name_), "%{:02X}", static_cast<unsigned char>(text.front()));
+    text.remove_prefix(1);
   }
 }
 

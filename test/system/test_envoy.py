@@ -51,6 +51,20 @@ class Calls(ParallelTest):
                 self.assertEqual(caught.exception.code(), grpc.StatusCode.INVALID_ARGUMENT)
             self.assertEqual(daemon.stats()["envoy_calls_invalid"], 2)
 
+    def test_nothing_of_a_call_is_left_over_for_the_next_one(self):
+        paths = rule(name="paths", match="edge|path=*", burst=1, rate=0.01)
+        with EnvoyDaemon(ADDRESSES, paths) as daemon, LimitClient(daemon.envoy_port) as client:
+            self.assertTrue(client.served({"path": "/login"}))
+            for i in range(3):
+                address = {"remote_address": f"10.0.0.{i}"}
+                many = client.ask(address, {"path": "/login"}, {"note": 400 * i * "long"})
+                self.assertEqual((many.overall_code, len(many.statuses), len(many.response_headers_to_add)), (2, 3, 3))
+                one = client.ask(address)
+                self.assertEqual((one.overall_code, len(one.statuses), len(one.response_headers_to_add)), (1, 1, 2))
+                self.assertEqual(one.statuses[0].limit_remaining, 9)
+                none = client.ask({"x": "y"}, domain="other")
+                self.assertEqual((len(none.response_headers_to_add), none.statuses[0].HasField("current_limit")), (0, False))
+
     def test_a_reload_changes_the_header_fields(self):
         with EnvoyDaemon(ADDRESSES) as daemon, LimitClient(daemon.envoy_port) as client:
             self.assertEqual(len(client.ask({"remote_address": "a"}).response_headers_to_add), 2)
