@@ -11,6 +11,7 @@ namespace dthrottle {
 struct CallLines {
   std::string text;
   std::size_t count = 0;
+  int connection = -1;    // the descriptor of the connection that the call came by; -1: nobody knows
 };
 
 // An answer for each line, without LF.

@@ -10,11 +10,14 @@
 #include <cstdio>
 #include <utility>
 
+#include "gateway/corks.h"
+
 namespace dthrottle {
 
 namespace {
 
 constexpr std::size_t kLinesUnderWay = 256;    // 0.2 to 0.4 ms of the daemon's time
+constexpr std::size_t kFinishedTogether = 32;    // calls: 0.3 ms
 constexpr timeval kPatience = {0, 1000};       // of a thread that is not this object's; the kernel makes it whole ticks
 
 // Writes as much as there is room for, and drops it from `bytes`. False: the socket is broken.
@@ -157,9 +160,19 @@ Channel::Received Channel::Receive(std::unique_lock<std::mutex>& lock, int flags
   const std::vector<Call> ended = TakeAnswers(std::string_view(bytes, static_cast<std::size_t>(n)));
   WriteIfIdle(lock);    // first, so that the daemon has work while the calls are finished
   lock.unlock();
-  for (const Call& call : ended) call.done(&call.answers);
+  FinishAll(ended);
   lock.lock();
   return Received::kSome;
+}
+
+// Few enough at a time that the first of them hardly waits for the last.
+void Channel::FinishAll(const std::vector<Call>& ended) {
+  Corks corks;
+  for (std::size_t i = 0; i < ended.size(); ++i) {
+    if (i % kFinishedTogether == 0) corks.LetGo();
+    if (ended.size() > 1) corks.Hold(ended[i].lines.connection);
+    ended[i].done(&ended[i].answers);
+  }
 }
 
 std::vector<Channel::Call> Channel::TakeAnswers(std::string_view bytes) {

@@ -73,6 +73,7 @@ class Channel {
   void Help();
   bool HelpOn(std::unique_lock<std::mutex>& lock);
   Received Receive(std::unique_lock<std::mutex>& lock, int flags);
+  static void FinishAll(const std::vector<Call>& ended);
   std::vector<Call> TakeAnswers(std::string_view bytes);
   void OnAnswer(std::string_view line, std::vector<Call>& ended);
   void TakeBounds(const std::string& line);

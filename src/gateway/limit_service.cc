@@ -1,8 +1,11 @@
 #include <grpcpp/support/message_allocator.h>
 
+#include <charconv>
 #include <cstddef>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -66,6 +69,15 @@ void Messages::Release() {
   maker_.TakeBack(std::move(self));
 }
 
+// gRPC names a connection that it was handed "fd:NUMBER".
+int ConnectionOf(const grpc::CallbackServerContext& context) {
+  constexpr std::string_view kDescriptor = "fd:";
+  const std::string peer = context.peer();
+  int fd = -1;
+  if (peer.starts_with(kDescriptor)) std::from_chars(peer.data() + kDescriptor.size(), peer.data() + peer.size(), fd);
+  return fd;
+}
+
 class LimitService final : public RateLimitService::CallbackService {
  public:
   explicit LimitService(Channel& channel) : channel_(channel) { SetMessageAllocatorFor_ShouldRateLimit(&maker_); }
@@ -75,7 +87,7 @@ class LimitService final : public RateLimitService::CallbackService {
     auto& messages = *static_cast<Messages*>(context->GetRpcAllocatorState());
     auto question = ToQuestion(*request, channel_.further(1) != 0);
     if (!question) return Pass(channel_, context, tl::unexpected(question.error()), Nothing);
-    CallLines line = {std::move(question->line), 1};
+    CallLines line = {std::move(question->line), 1, ConnectionOf(*context)};
     messages.question = std::move(*question);
     return Pass(channel_, context, std::move(line), [this, &messages](const LineAnswers& answers) {
       const auto headers = static_cast<HttpHeaders>(channel_.further());

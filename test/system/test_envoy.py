@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import threading
 import time
 import unittest
@@ -20,6 +21,30 @@ from test_grpc import gateway, is_alive, upgrade
 
 if DTHROTTLED.exists() and not built_with_grpc():
     raise unittest.SkipTest(f"{BUILD} is built without gRPC: ENVOY'S RATE LIMIT SERVICE IS NOT TESTED")
+
+LIMITS = b"/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+QUOTAS = b"/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas"
+OPENING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])    # and SETTINGS
+
+
+def headers(stream, path, further=None):
+    """The frame by which a call begins."""
+    fields = {b":method": b"POST", b":scheme": b"http", b":path": path, b":authority": b"a", b"te": b"trailers",
+              b"content-type": b"application/grpc", **(further or {})}
+    block = b"".join(b"\0" + bytes([len(k)]) + k + bytes([len(v)]) + v for k, v in fields.items())
+    return len(block).to_bytes(3, "big") + bytes([1, 4]) + stream.to_bytes(4, "big") + block
+
+
+def data(stream, message):
+    """The frame with the only message of a call."""
+    return (5 + len(message)).to_bytes(3, "big") + bytes([0, 1]) + stream.to_bytes(4, "big") + b"\0" + \
+        len(message).to_bytes(4, "big") + message
+
+
+def segments_with_data(connection):
+    """How many have come (tcp_info of linux/tcp.h)."""
+    return struct.unpack_from("<I", connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), 152)[0]
+
 
 ADDRESSES = rule(name="addresses", match="edge|remote_address=*", burst=10, rate=0.01)
 
@@ -64,6 +89,24 @@ class Calls(ParallelTest):
                 self.assertEqual(one.statuses[0].limit_remaining, 9)
                 none = client.ask({"x": "y"}, domain="other")
                 self.assertEqual((len(none.response_headers_to_add), none.statuses[0].HasField("current_limit")), (0, False))
+
+    def test_answers_of_calls_that_come_together_go_together(self):
+        with EnvoyDaemon(ADDRESSES) as daemon, LimitClient(daemon.envoy_port) as client:
+            message = client.request({"remote_address": "10.0.0.1"}).SerializeToString()
+
+            def segments(calls=50):
+                with socket.create_connection(("127.0.0.1", daemon.envoy_port), PATIENCE) as connection, \
+                        connection.makefile("rb") as frames:
+                    connection.sendall(OPENING + b"".join(headers(stream, LIMITS) + data(stream, message)
+                                                          for stream in range(1, 2 * calls, 2)))
+                    while calls > 0:
+                        head = frames.read(9)
+                        frames.read(int.from_bytes(head[:3], "big"))
+                        calls -= head[3] == 1 and head[4] & 1    # HEADERS that end a stream
+                    return segments_with_data(connection)
+
+            # Some 5 each; 20 by what gRPC does itself.
+            self.assertLess(sum(segments() for _ in range(10)), 100)
 
     def test_a_reload_changes_the_header_fields(self):
         with EnvoyDaemon(ADDRESSES) as daemon, LimitClient(daemon.envoy_port) as client:
@@ -171,12 +214,7 @@ class Quotas(ParallelTest):
 
     def test_a_stream_whose_path_has_gone_silent_ends_and_leaves_its_name(self):
         with EnvoyDaemon(quotas()) as daemon, socket.create_connection(("127.0.0.1", daemon.envoy_port)) as silent:
-            path = b"/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas"
-            fields = {b":method": b"POST", b":scheme": b"http", b":path": path, b":authority": b"a", b"te": b"trailers",
-                      b"content-type": b"application/grpc", b"dthrottle-client": b"edge-1"}
-            block = b"".join(b"\0" + bytes([len(k)]) + k + bytes([len(v)]) + v for k, v in fields.items())
-            silent.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]) +    # SETTINGS
-                           len(block).to_bytes(3, "big") + bytes([1, 4, 0, 0, 0, 1]) + block)             # HEADERS
+            silent.sendall(OPENING + headers(1, QUOTAS, {b"dthrottle-client": b"edge-1"}))
             silent.settimeout(PATIENCE)
             while silent.recv(65536):    # pings among it, which nobody answers
                 pass
