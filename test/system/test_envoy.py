@@ -46,6 +46,15 @@ def segments_with_data(connection):
     return struct.unpack_from("<I", connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), 152)[0]
 
 
+def asks_when_silent(connection):
+    """Whether the kernel keeps a timer for that at the other end of a connection over loopback (proc(5), /proc/net/tcp)."""
+    _, here = connection.getsockname()
+    _, there = connection.getpeername()
+    with open("/proc/net/tcp") as rows:
+        sockets = [row.split() for row in rows]
+    return any(s[1].endswith(f":{there:04X}") and s[2].endswith(f":{here:04X}") and s[5].startswith("02:") for s in sockets)
+
+
 ADDRESSES = rule(name="addresses", match="edge|remote_address=*", burst=10, rate=0.01)
 
 
@@ -222,6 +231,10 @@ class Quotas(ParallelTest):
                 again.ask(WEB)
                 (row,) = daemon.admin_json("leases edge|rule=web")["clients"]
             self.assertEqual(row["client"], "edge-1#0")
+
+    def test_a_connection_without_calls_stays_and_is_asked_when_it_is_silent(self):
+        with EnvoyDaemon(ADDRESSES) as daemon, socket.create_connection(("127.0.0.1", daemon.envoy_port)) as idle:
+            wait_until(lambda: asks_when_silent(idle), "the kernel asks a connection that is silent")
 
     def test_a_stream_that_names_no_domain_is_told_so_and_ends(self):
         with EnvoyDaemon(quotas()) as daemon, QuotaClient(daemon.envoy_port) as client:

@@ -22,8 +22,9 @@ Section EnvoySection() {
           Reloads(Integer<S>("max_calls", "1000", 1, 100'000, MEMBER(S, envoy.max_calls),
                              "The most calls that wait at once. One more fails, which Envoy takes as its "
                              "*failure_mode_deny* says, and is counted.")),
-          DurationKey<S>("idle_timeout", "\"1h\"", 0s, 24h * 365, MEMBER(S, envoy.idle_timeout),
-                         "A connection without calls is closed after so long; with \"0s\" none is."),
+          DurationKey<S>("idle_timeout", "\"0s\"", 0s, 24h * 365, MEMBER(S, envoy.idle_timeout),
+                         "A connection without calls is closed after so long, for which each call costs a tenth more; "
+                         "with \"0s\" none is. One whose other end is gone without a word ends in either case."),
           Reloads(Choice<S, HttpHeaders>(
               "headers", "\"draft-10\"", MEMBER(S, envoy.headers),
               "How responses to the clients of Envoy state the limit: \"draft-10\", in RateLimit-Policy and RateLimit; "
