@@ -10,7 +10,8 @@
 // is asked here what peers report of the tag, and finds nearly the same level, because all of them see nearly the same
 // bucket. A tag that asks for more than its level gets on each host the part of the level that the host has served of it
 // lately (`here` of `here` and `there`): these parts sum to one whatever each host knows, so the tag's hits do, and no
-// host asks another.
+// host asks another. A host with less than an equal part may serve a little more, which keeps parts from moving to the
+// host that finds the highest level.
 //
 // Where a host owns the tag that is divided (protocol/owners.md), the others do not hear of each other's tags. Each
 // tells the owner what its tags asked for and what it served of them. The owner finds the level as above, and says to

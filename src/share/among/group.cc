@@ -18,6 +18,8 @@ constexpr Tokens kFew = 3;       // of a part that an owner says, at least
 // How far a host goes by what it serves now, and not by what it served as of the owner's word. With more than half, all
 // hosts together swing about the level; with nothing, a host cannot follow a tag that has few queries.
 constexpr double kNow = 0.3;
+// The part of what a host lacks of an equal part that it may serve more, where no owner says the level.
+constexpr double kTowardsEqual = 0.1;
 
 // The tokens that a bucket can give in a second: what it gains, and some of what it has beyond half its depth, or less
 // what it has below: a quarter, and of one that hosts share as much less as they hear late of each other. So it comes to
@@ -128,7 +130,9 @@ double AmongGroup::LevelOfAll(AmongMembers& members, Tokens enough, double secon
 // ---- What a member may have ----
 
 // A tag that asks all hosts together for no more than its level is served as it comes. A host that has served nothing of
-// one lately may serve a little of it, so that the tag can move there.
+// one lately may serve a little of it, so that the tag can move there. A host that has served less than an equal part
+// may serve some of what it lacks. Without that, the host that finds the highest level, by a few per cent, takes the
+// parts of the others within minutes, and then sees only what is asked of itself.
 double AmongGroup::MostHere(const AmongMember& member, double level, Instant now) const {
   const double most = member.weight * level;
   if (memory == Duration()) return most;
@@ -136,8 +140,9 @@ double AmongGroup::MostHere(const AmongMember& member, double level, Instant now
   const bool said = IsSaid(now);
   const double here = said ? std::lerp(member.of_all, member.here.served, kNow) : member.here.served;
   const double all = said ? std::max(member.all, here) : here + member.there.served;
-  const double part = here / std::max(all, 1e-9);
-  return most * std::max(part, 0.25 / static_cast<double>(hosts));
+  const double part = here / std::max(all, 1e-9), equal = 1 / static_cast<double>(hosts);
+  const double more = said ? 0 : kTowardsEqual * std::max(equal - part, 0.0);
+  return most * std::max(part + more, 0.25 * equal);
 }
 
 // Where hosts have less than a query a second of it each, a host may serve some queries that come together.
