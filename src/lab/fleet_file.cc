@@ -371,13 +371,27 @@ class FleetReader {
       Error(table.line, fmt::format("workload.released = {:g}, workload.lost = {:g}: must be at most 1 together", w.released,
                                     w.lost));
     }
-    for (std::size_t i = 0; w.takes == Takes::kPlace && i < TagsOf(w); ++i) {
+    if (w.takes == Takes::kPlace && !AnyPlaces(rules, w)) {
+      Error(table.line, fmt::format("workload.takes = \"place\": the rule of {} has no in_flight; must be tags that have "
+                                    "places", Quote(TagOf(w, 0))));
+    }
+  }
+
+  // Whether a query takes a place of any of its tags, or of one charged with them. No limit is an error of its own.
+  static bool AnyPlaces(const Rulebook& rules, const Workload& w) {
+    for (std::size_t i = 0; i < TagsOf(w); ++i) {
       const std::string tag = TagOf(w, i);
       const auto limit = rules.Find(tag);
-      if (!limit || rules.limit(*limit).in_flight > 0) continue;
-      return Error(table.line, fmt::format("workload.takes = \"place\": the rule of {} has no in_flight; must be tags that have "
-                                           "places", Quote(tag)));
+      bool any = !limit || rules.limit(*limit).in_flight > 0;
+      if (limit) {
+        rules.ForEachDerived(*limit, {tag}, [&](std::string_view with) {
+          const auto its = rules.Find(with);
+          any |= its && rules.limit(*its).in_flight > 0;
+        });
+      }
+      if (any) return true;
     }
+    return false;
   }
 
   // The ledger keeps account of tags that have a limit.

@@ -143,6 +143,13 @@ TEST_CASE("what is wrong with a fleet file is said with its place, value and wha
         "f:6:1: error: workload.released = 0.7, workload.lost = 0.4: must be at most 1 together");
   CHECK(stay("takes = \"place\"\n") ==
         "f:6:1: error: workload.takes = \"place\": the rule of \"client\" has no in_flight; must be tags that have places");
+  // One tag with places is enough, as it is for `enter`: beside others, or charged with one.
+  constexpr std::string_view kJobs = "[[rule]]\nmatch = \"job:*\"\nburst = 50\nrate = 5\nin_flight = 2\n";
+  constexpr std::string_view kUsers = "[[rule]]\nmatch = \"*/*\"\nburst = 50\nrate = 5\nalso = [\"before /\"]\n";
+  for (const char* tags : {"with = [\"job:a\"]\n", "tag = \"job:a/bob\"\n"}) {
+    const auto rules = std::string(kUsers) + std::string(kJobs);
+    CHECK(ProblemsWith(rules + "[[workload]]\nrate = 1\ntakes = \"place\"\n" + tags).empty());
+  }
   CHECK(ProblemsWith("[[fault]]\n")[0].starts_with("f:6:1: error: fault without kind; must be one of \"kill\""));
   CHECK(ProblemsWith("fault = 1\n").empty() == false);
   CHECK(Problems("[fleet").at(0).starts_with("f:1:7: error: not TOML"));
