@@ -7,6 +7,7 @@ from common import ParallelTest
 from daemon import DTHROTTLED, PATIENCE, fresh_directory, rule, run, settings_text, wait_until
 from dns import NameServer
 from fleet import Fleet, Ledger, Traffic, settle_owners
+from test_ask import Asker, ask_port
 from test_upgrade import upgrade
 
 OWNERS = 3
@@ -170,6 +171,20 @@ class Owners(ParallelTest):
             late.start()
             wait_up(hosts)
             wait_until(lambda: late.served("client", BURST) <= 1, "the new host has the level", PATIENCE)
+
+    def test_tokens_that_come_back_are_served_by_hosts_that_have_only_refused(self):
+        for share in ("debit", "forecast"):
+            with Fleet(rule(burst=BURST, share=share), hosts=4, owners=1, period="250ms",
+                       ask={"tcp": "127.0.0.1:0"}) as hosts:
+                wait_up(hosts, owners=1)
+                with Asker(("127.0.0.1", ask_port(hosts[1]))) as asker:
+                    hold = asker.ask(f"hold 60000 {BURST} client").split()[1]
+                    wait_until(lambda: max(host.level("client") for host in hosts) < 1, "all hosts know")
+                    time.sleep(1)
+                    self.assertEqual([host.ask(["client"]) for host in hosts[2:]], [["NO"]] * 2)
+                    self.assertEqual(asker.ask(f"release {hold}"), "OK released")
+                    for host in hosts[2:]:
+                        wait_until(lambda host=host: host.ask(["client"]) == ["OK"], "it serves what has come back", 10)
 
     def test_other_owners_by_reloads_take_over_what_was_counted(self):
         with owned() as hosts:

@@ -120,7 +120,8 @@ bool Collecting::Go(Instant now) {
         const Limit& limit = ways_.core().limit(slot.limit);
         return !takes_all_ && ways_.With(limit, [&](auto& way) { return way.CanWait(tag, to_); });
       });
-  const bool more = table_.TakeUnreported(kGroupsPerSlice, visitor, now);
+  bool more = table_.TakeUnreported(kGroupsPerSlice, visitor, now);
+  if (!more && debits_.TellDenied(to_, hits_)) more = full = true;
   if ((full || !more) && !PushHits(now)) return true;
   if (more) return true;
   if (!outlet_.Push(ToPeers::Kind::kPeriodEnd, to_, now)) return true;

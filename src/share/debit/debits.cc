@@ -187,6 +187,31 @@ bool Debits::ReportUrgent(Instant from, Instant now, Draft& out) {
   return beside_.ReportUrgent(now, out) || TellTurns(from, now, out);
 }
 
+void Debits::PeriodEnds(Instant) {
+  beside_.PeriodEnds();
+  others_own_.store(SomeOwn(core_), std::memory_order_relaxed);
+  tells_denied_ = denied_.any_untold();
+}
+
+// Hits that wait for the report name the tag as well.
+void Debits::NoteDenied(const Asked& asked) {
+  if (asked.slot == nullptr || asked.slot->unreported.any()) return;
+  if (asked.slot->bucket.Level(asked.shape, asked.now) >= static_cast<Tokens>(asked.query.cost)) return;
+  denied_.Note(asked.hash, asked.query.tag, asked.now);
+}
+
+bool Debits::TellDenied(Instant now, Draft& out) {
+  if (!tells_denied_) return false;
+  tells_denied_ = denied_.TellSome(core_.ShardLock(), [&](std::uint64_t hash, const Tag& tag, Table::Shard& shard) {
+    const Slot* const slot = shard.Find(tag, now);
+    if (slot == nullptr || !SomeOwn(core_) || OwnsHere(core_, tag)) return true;
+    const Limit& limit = core_.limit(slot->limit);
+    const bool watched = ways_.With(limit, [&](auto& way) { return way.ReportedAt(hash); }).has_value();
+    return watched || !limit.shared || AddSaid(tag, slot->limit, {0, 0}, ToTicks(now), out);
+  });
+  return tells_denied_;
+}
+
 bool Debits::TellTurns(Instant from, Instant now, Draft& out) {
   return turns_.TellSome(core_.ShardLock(), [&](const Tag& tag, Table::Shard& shard) {
     Slot* const slot = shard.Find(tag, now);

@@ -5,6 +5,7 @@
 // by what one host can have served, because a peer may lie.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "bus/account.h"
 #include "share/accuracy/certificate.h"
 #include "share/debit/beside_hits.h"
+#include "share/debit/denied.h"
 #include "share/debit/draft.h"
 #include "share/debit/merge_counts.h"
 #include "share/debit/returnable.h"
@@ -56,6 +58,7 @@ class Debits final : public Way {
   void Refuse(Asked& asked) {
     asked.Refused();
     certificate_.Refused(asked.hash, asked.query.cost);
+    if (others_own_.load(std::memory_order_relaxed)) NoteDenied(asked);
   }
   void Inspect(const TagAt& at, Inspection& seen, Instant now);
   std::uint32_t PlacesHere(const Tag& tag, std::uint64_t hash, const Limit& limit, Instant now);
@@ -98,7 +101,10 @@ class Debits final : public Way {
   void WatchTags(std::size_t tags, const std::function<void()>& wake);
   Instant urgent_at() const;
   bool ReportUrgent(Instant from, Instant now, Draft& out);
-  void PeriodEnds(Instant) { beside_.PeriodEnds(); }
+  void PeriodEnds(Instant now);
+  // Names tags to their owners that were refused in the period that has ended. True: there is more, and no room. A tag
+  // that is watched is named as its demand is.
+  bool TellDenied(Instant now, Draft& out);
   void Joined() { beside_.Joined(); }
 
   // Something holds tokens of the tag (hold/holds.h), or has given some back: peers are told of its hits that they may
@@ -141,6 +147,7 @@ class Debits final : public Way {
   void HearBack(const ToldEntry& told, const Speaker& speaker, std::uint64_t back, const Terms& terms, Instant now);
   void CreditPeer(const ToldEntry& told, Slot* slot, const Terms& terms, Cost tokens, Instant now);
   bool TellTurns(Instant from, Instant now, Draft& out);
+  void NoteDenied(const Asked& asked);
   void NoteAmong(const ToldEntry& told, const Limit& limit, std::uint64_t hits, const Speaker& speaker, Instant now);
   void HearAmong(const Speaker& speaker, Instant now);
   bool IsNew(const ToldEntry& told, const Limit& limit, double demand);
@@ -176,6 +183,9 @@ class Debits final : public Way {
   Certificate certificate_{Lane::kCounters};
   std::vector<ChargedElsewhere> elsewhere_;    // of the entries that are being debited
   Turns turns_;
+  Denied denied_;
+  std::atomic<bool> others_own_{false};    // tags, at least some
+  bool tells_denied_ = false;
   std::function<void()> wake_;
   Ticks window_abroad_ = 0;    // between reports of other sites; 0: there are none
 };

@@ -43,6 +43,8 @@ void Owning::Named(const Entries& entries, std::size_t first, std::size_t n, std
     user.named = now;
     user.again = user.again || MayHaveMissed(user, to, now);
     ++user.own;
+    // A host that names a tag without hits or demand refuses it, so it believes in a low level.
+    user.lower = user.lower || (entry.value == 0 && entries.demand(entry) == 0);
     if (!owned->nearly_full || user.lower) Due(user, hash);
     Change(*owned, hash, now);
   }
