@@ -896,7 +896,9 @@ TEST_CASE("a peer that is started anew twice, before it has answered in its firs
   net.Run(3s);
   for (std::uint64_t life : {2, 3}) {
     net.a().options.incarnation = life;
-    net.filter = [life](const Packet& p) { return life == 3 || p.from != 0 || p.message.kind != MessageKind::kWelcome; };
+    net.filter = [life](const Packet& p) {
+      return life == 3 || p.from != 0 || p.message.kind != MessageKind::kWelcome;
+    };
     net.a().Start(net.now);
     net.a().Link("b", net.now);
     net.Run(400ms);
