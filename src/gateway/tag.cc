@@ -26,7 +26,7 @@ void TagMaker::Add(std::string_view key, std::string_view value) {
   Append(value, false);
 }
 
-// What is plain is appended at once, up to what is not.
+// Appends plain bytes together, up to the next one that is not plain.
 void TagMaker::Append(std::string_view text, bool is_key) {
   const auto is_plain = [is_key](char c) {
     const auto byte = static_cast<unsigned char>(c);

@@ -43,7 +43,7 @@ std::string_view Line(std::string_view& rest) {
   return line;
 }
 
-// What is left of the input, with the ends of lines that HTTP has.
+// The rest of the input, with CR LF at the end of each line.
 std::string TextOf(std::string_view rest) {
   std::string text;
   while (!rest.empty()) text.append(Line(rest)) += "\r\n";

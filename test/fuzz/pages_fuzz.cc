@@ -83,7 +83,7 @@ class Pages {
     if (lied_) return;
     const auto totals = host_.limiter->tally().GrandTotals();
     Expect(totals.served == served_ && totals.served + totals.throttled == decided_);
-    // What is lent while the bucket fills up may be lost, and what is served never comes back.
+    // Tokens that are lent while the bucket fills up may be lost. Tokens that were served never come back.
     for (std::size_t t = 0; t < kTags; ++t) {
       Expect(host_.Level(Tag(t), now_) <= strict_[t].Level(shape_, now_) + 1e-3);
     }
